@@ -1,0 +1,1 @@
+"""The application: configuration, data, models, engines and the command line."""

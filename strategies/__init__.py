@@ -1,0 +1,1 @@
+"""Federated-learning methods: pure mathematics, and thin Flower glue around it."""

@@ -1,0 +1,1 @@
+"""Primitives that every method builds on: arrays in, arrays out."""
