@@ -1,0 +1,102 @@
+"""Streams: reproducible, separate, and of the right law (each assertion fails by chance < 1e-6)."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy.stats import chi2, norm
+
+from strategies.mechanisms.rng import Randomness, SecretStream, SeededStream, Stream
+
+N = 100_000
+ALPHA = 1e-6
+
+
+def make(kind: str) -> Stream:
+    return SeededStream(b"test") if kind == "seeded" else SecretStream()
+
+
+def variance_is_one(numbers: np.ndarray) -> bool:
+    """Exact chi-square test of unit variance at level ALPHA."""
+    total = float(np.sum(numbers**2))
+    return bool(chi2.ppf(ALPHA / 2, numbers.size) < total < chi2.ppf(1 - ALPHA / 2, numbers.size))
+
+
+@pytest.mark.parametrize("kind", ["seeded", "secret"])
+def test_normal_numbers_have_mean_zero_and_variance_one(kind: str) -> None:
+    numbers = make(kind).standard_normal(N)
+    assert variance_is_one(numbers)
+    assert abs(numbers.mean()) * np.sqrt(N) < norm.ppf(1 - ALPHA / 2)
+    # The twin that must fail: a standard deviation wrong by 2%.
+    assert not variance_is_one(1.02 * make(kind).standard_normal(N))
+    assert not variance_is_one(0.98 * make(kind).standard_normal(N))
+
+
+@pytest.mark.parametrize("kind", ["seeded", "secret"])
+def test_normal_numbers_have_normal_frequencies(kind: str) -> None:
+    edges = norm.ppf(np.linspace(0, 1, 65))
+    counts = np.histogram(make(kind).standard_normal(N), bins=edges)[0]
+    statistic = np.sum((counts - N / 64) ** 2) / (N / 64)
+    assert statistic < chi2.ppf(1 - ALPHA, 63)
+
+
+@pytest.mark.parametrize("kind", ["seeded", "secret"])
+def test_uniform_numbers_have_uniform_frequencies(kind: str) -> None:
+    numbers = make(kind).uniform(N)
+    assert numbers.min() >= 0.0
+    assert numbers.max() < 1.0
+    counts = np.histogram(numbers, bins=np.linspace(0, 1, 65))[0]
+    assert np.sum((counts - N / 64) ** 2) / (N / 64) < chi2.ppf(1 - ALPHA, 63)
+
+
+@pytest.mark.parametrize("kind", ["seeded", "secret"])
+def test_ordered_samples_are_equally_likely(kind: str) -> None:
+    stream, draws = make(kind), 12_000
+    counts: dict[tuple[int, ...], int] = {}
+    for _ in range(draws):
+        sample = tuple(stream.sample_without_replacement(4, 2).tolist())
+        counts[sample] = counts.get(sample, 0) + 1
+    assert len(counts) == 12
+    assert all(a != b for a, b in counts)
+    statistic = sum((count - draws / 12) ** 2 / (draws / 12) for count in counts.values())
+    assert statistic < chi2.ppf(1 - ALPHA, 11)
+
+
+def test_samples_are_refused_beyond_the_population() -> None:
+    with pytest.raises(ValueError, match="size: 5; allowed: 0 to population = 4"):
+        SecretStream().sample_without_replacement(4, 5)
+
+
+def test_seeded_streams_depend_on_every_part_of_their_name() -> None:
+    names = [("noise", 1, 2), ("noise", 2, 1), ("noise", 12), ("records", 1, 2), ("noise", 1, 3)]
+    for seed in (0, 1):
+        first = {
+            Randomness("seeded", seed).stream(*name).words(1)[0]
+            for name in names  # type: ignore[arg-type]
+        }
+        again = {
+            Randomness("seeded", seed).stream(*name).words(1)[0]
+            for name in names  # type: ignore[arg-type]
+        }
+        assert len(first) == len(names)
+        assert first == again
+    one = Randomness("seeded", 0).stream("noise", 1).words(4)
+    assert not np.array_equal(one, Randomness("seeded", 1).stream("noise", 1).words(4))
+
+
+def test_secret_streams_never_repeat() -> None:
+    randomness = Randomness("secret", 0)
+    assert randomness.stream("noise", 1).words(1) != randomness.stream("noise", 1).words(1)
+
+
+def test_secret_stream_is_the_aes_ctr_key_stream() -> None:
+    key = bytes(range(32))
+    expected = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(80))
+    stream = SecretStream(key)
+    words = np.concatenate([stream.words(3), stream.words(7)])
+    assert words.tobytes() == expected
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("fast", 0), ("seeded", -1), ("seeded", True)])
+def test_bad_settings_are_refused(kind: str, seed: int) -> None:
+    with pytest.raises(ValueError, match="allowed"):
+        Randomness(kind, seed)  # type: ignore[arg-type]
