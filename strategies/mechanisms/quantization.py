@@ -115,7 +115,8 @@ def pack_qsgd(quantized: QuantizedVector) -> bytes:
     """
     width = code_width(quantized.num_levels)
     codes = quantized.levels | (quantized.negative.astype(np.uint32) << np.uint32(width - 1))
-    return np.float32(quantized.scale).astype("<f4").tobytes() + pack(codes, width)
+    scale = np.array(quantized.scale, dtype="<f4")
+    return scale.tobytes() + pack(codes, width)
 
 
 def unpack_qsgd(data: bytes, num_parameters: int, num_levels: int) -> QuantizedVector:

@@ -1,7 +1,7 @@
 """Random streams: reproducible for experiments, cryptographic for releases.
 
-Every random decision of a run comes from a stream of its own, named by what it is for and by whom it
-is drawn (``("noise", round, client)``). Streams with different names are independent, so no draw
+Every random decision of a run comes from a stream of its own, named by what it is for and who
+draws it (``("noise", round, client)``). Streams with different names are independent, so no draw
 can be shared between two clients, and the noise cannot depend on how many records were drawn.
 
 A privacy guarantee holds only if nobody can predict the noise and the sampled records. A seeded

@@ -1,0 +1,207 @@
+"""One round of DP-FedPaq, in the paper's order: pure functions of arrays, parameters and streams.
+
+The step numbers are those of Algorithm 2 of the paper as this product reads it; `PAPER_MAP` in the
+package lists them, with the deviations.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
+from strategies.mechanisms.accounting import calibrate_noise_multiplier
+from strategies.mechanisms.clipping import clip_by_l2_norm, l2_norm, replace_non_finite
+from strategies.mechanisms.gaussian import GaussianMechanism
+from strategies.mechanisms.layout import ArrayLayout
+from strategies.mechanisms.packing import PackingError
+from strategies.mechanisms.quantization import (
+    dequantize_qsgd,
+    pack_qsgd,
+    qsgd_num_bits,
+    quantize_qsgd,
+    unpack_qsgd,
+)
+from strategies.mechanisms.rng import Randomness, Stream
+from strategies.mechanisms.sampling import Batches, draw_batches, shuffle_epochs
+
+Vector = NDArray[np.float64]
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+# Alg. 2, step 1: the server picks r clients uniformly without replacement.
+def sample_cohort(num_clients: int, num_sampled: int, stream: Stream) -> NDArray[np.int64]:
+    """Return the round's clients, positions below `num_clients` in increasing order."""
+    return np.sort(stream.sample_without_replacement(num_clients, num_sampled))
+
+
+def plan_participations(num_rounds: int, num_sampled: int, num_clients: int) -> int:
+    """Return how often one client may upload in a run.
+
+    The cohorts of different rounds are independent, so a client is drawn in Binomial(K, r/M)
+    rounds. The plan is K if everybody takes part, else the smallest number that a client's draws
+    exceed with probability below 1%: a client drawn more often sits out, so the plan is a bound.
+    """
+    if num_sampled >= num_clients:
+        return num_rounds
+    return max(1, int(binom.ppf(0.99, num_rounds, num_sampled / num_clients)))
+
+
+# Alg. 2, step 2: the client draws this round's records, secretly.
+def draw_records(parameters: DpFedPaqParameters, num_records: int, stream: Stream) -> Batches:
+    """Return the batches of the local steps, as indices into the client's records."""
+    if parameters.local_steps is not None:
+        return draw_batches(num_records, parameters.batch_size, parameters.local_steps, stream)
+    assert parameters.local_epochs is not None
+    return shuffle_epochs(num_records, parameters.batch_size, parameters.local_epochs, stream)
+
+
+# Alg. 2, step 3: E local steps from x; the update is the difference.
+def subtract_models(
+    trained: Mapping[str, NDArray[np.generic]], start: Vector, layout: ArrayLayout
+) -> Vector:
+    """Return x_E - x as a float64 vector of shape (d,)."""
+    return layout.flatten(trained) - start
+
+
+# Alg. 2, step 4: whatever is not a number becomes zero; the whole update is clipped.
+def bound_update(update: Vector, clipping_norm: float | None) -> Vector:
+    """Bound the update's norm by S, all arrays together.
+
+    A non-finite update becomes the zero vector and goes on like any other, since a failure that
+    depends on the data must not be visible. The same holds for a norm beyond float32, which the
+    wire cannot carry.
+    """
+    finite = replace_non_finite(update)
+    if clipping_norm is None and l2_norm(finite) > MAX_FLOAT32:
+        return np.zeros_like(finite)
+    return clip_by_l2_norm(finite, clipping_norm)
+
+
+def client_mechanism(
+    parameters: DpFedPaqParameters, server_round: int, num_records: int
+) -> GaussianMechanism | None:
+    """Return the noise mechanism of one client in one round; None without noise.
+
+    The noise multiplier is the configured one, or the smallest for which the client's own total
+    epsilon, over all planned participations with its own number of records, meets the target.
+    """
+    if not parameters.adds_noise:
+        return None
+    return GaussianMechanism(
+        sensitivity=parameters.sensitivity_in_round(server_round),
+        noise_multiplier=client_noise_multiplier(parameters, num_records),
+    )
+
+
+def client_noise_multiplier(parameters: DpFedPaqParameters, num_records: int) -> float:
+    """Return z of a client with `num_records` records (see `client_mechanism`)."""
+    if parameters.noise_multiplier is not None:
+        return parameters.noise_multiplier
+    assert parameters.target_epsilon is not None
+    return calibrate_noise_multiplier(
+        parameters.target_epsilon,
+        parameters.target_delta,
+        num_releases=parameters.num_participations,
+        unit=parameters.unit,
+        neighboring_relation=parameters.neighboring_relation,
+        sampling=parameters.sampling,
+        sample_rate=parameters.sample_rate(num_records),
+        accountant=parameters.resolved_accountant,
+    )
+
+
+# Alg. 2, step 5: Gaussian noise in every coordinate, after clipping.
+def privatize_update(
+    update: Vector,
+    parameters: DpFedPaqParameters,
+    mechanism: GaussianMechanism | None,
+    stream: Stream,
+) -> Vector:
+    """Return the bounded update (step 4) with the mechanism's noise added."""
+    bounded = bound_update(update, parameters.clipping_norm)
+    return bounded if mechanism is None else mechanism.add_noise(bounded, stream)
+
+
+# Alg. 2, step 6: quantise after the noise, without bias.  Alg. 2, step 7: pack and upload.
+def encode_update(update: Vector, parameters: DpFedPaqParameters, stream: Stream) -> bytes:
+    """Return the upload's bytes: packed QSGD codes, or little-endian float32."""
+    if parameters.quantizer == "qsgd":
+        return pack_qsgd(quantize_qsgd(update, parameters.num_levels, stream))
+    return np.clip(update, -MAX_FLOAT32, MAX_FLOAT32).astype("<f4").tobytes()
+
+
+def decode_update(data: bytes, num_parameters: int, parameters: DpFedPaqParameters) -> Vector:
+    """Parse and check an upload; inverse of `encode_update` up to its rounding.
+
+    Raises
+    ------
+    PackingError
+        If the bytes are not an upload of `num_parameters` finite numbers.
+    """
+    if parameters.quantizer == "qsgd":
+        return dequantize_qsgd(unpack_qsgd(data, num_parameters, parameters.num_levels))
+    if len(data) != 4 * num_parameters:
+        raise PackingError(f"upload of {len(data)} bytes; allowed: {4 * num_parameters}")
+    update = np.frombuffer(data, dtype="<f4").astype(np.float64)
+    if not np.isfinite(update).all():
+        raise PackingError("upload with a number that is not finite")
+    return update
+
+
+def upload_bits(num_parameters: int, parameters: DpFedPaqParameters) -> int:
+    """Return beta, the bits of one upload before padding to bytes."""
+    if parameters.quantizer == "qsgd":
+        return qsgd_num_bits(num_parameters, parameters.num_levels)
+    return 32 * num_parameters
+
+
+# Alg. 2, step 8: x <- x + (1/r) sum of the updates; uniform weights.
+def aggregate_updates(start: Vector, updates: Iterable[Vector]) -> Vector:
+    """Average the updates, summed in the order given, and add them to the model.
+
+    Returns
+    -------
+    ndarray of float64, shape (d,)
+        `start` itself if there is no update.
+    """
+    total = np.zeros_like(start)
+    count = 0
+    for update in updates:
+        total += update
+        count += 1
+    return start + total / count if count else start
+
+
+def local_round(
+    start: Vector,
+    trained: Mapping[str, NDArray[np.generic]],
+    layout: ArrayLayout,
+    parameters: DpFedPaqParameters,
+    mechanism: GaussianMechanism | None,
+    streams: "UploadStreams",
+) -> bytes:
+    """Turn a trained model into the upload: steps 3 to 7 after the local training."""
+    update = subtract_models(trained, start, layout)
+    private = privatize_update(update, parameters, mechanism, streams.noise)
+    return encode_update(private, parameters, streams.rounding)
+
+
+class UploadStreams:
+    """The streams of one client in one round; noise and rounding share nothing.
+
+    Parameters
+    ----------
+    randomness : Randomness
+        Seeded or secret.
+    server_round, client : int
+        Names of the streams of a seeded run.
+    """
+
+    def __init__(self, randomness: Randomness, server_round: int, client: int) -> None:
+        self.records = randomness.stream("records", server_round, client)
+        self.training = randomness.stream("training", server_round, client)
+        self.noise = randomness.stream("noise", server_round, client)
+        self.rounding = randomness.stream("rounding", server_round, client)

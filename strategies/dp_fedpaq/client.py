@@ -1,0 +1,170 @@
+"""The client side of DP-FedPaq: unpack, one round, pack; and the client's own refusals."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+from numpy.typing import NDArray
+
+from strategies.dp_fedpaq.algorithm import (
+    UploadStreams,
+    client_mechanism,
+    draw_records,
+    local_round,
+)
+from strategies.dp_fedpaq.messages import (
+    FAILED,
+    REFUSED,
+    MessageError,
+    Request,
+    error_reply,
+    ineligible_reply,
+    parse_request,
+    upload_reply,
+)
+from strategies.dp_fedpaq.parameters import ParameterError
+from strategies.mechanisms.layout import ArrayLayout
+from strategies.mechanisms.rng import Randomness
+from strategies.mechanisms.sampling import Batches
+from strategies.mechanisms.sensitivity import SensitivityError, check_model
+
+_STATE = "dp_fedpaq"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What the local training of a round is given.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        The global model x, as the server sent it.
+    batches : list of ndarray of int64
+        One batch of record indices for each local step, in order.
+    batch_size : int
+        b: each step's gradient is the sum over the batch divided by b.
+    learning_rate : float
+        eta of this round.
+    seed : int
+        For random layers (dropout); drawn from the client's own stream.
+    float64 : bool
+        Whether the steps must be computed in float64 (a condition of the convex bound).
+    """
+
+    arrays: dict[str, NDArray[np.generic]]
+    batches: Batches
+    batch_size: int
+    learning_rate: float
+    seed: int
+    float64: bool
+
+
+Trained = tuple[Mapping[str, NDArray[np.generic]], float | None]
+LocalUpdate = Callable[[LocalWork], Trained]
+
+
+def train(
+    message: Message,
+    context: Context,
+    *,
+    num_records: int | Callable[[], int],
+    local_update: LocalUpdate,
+) -> Message:
+    """Answer a training request with a private upload.
+
+    Parameters
+    ----------
+    message : Message
+        The server's request.
+    context : Context
+        The node's context. Its state counts this run's participations; ``partition-id`` of its
+        node configuration names the streams of a seeded run.
+    num_records : int or callable
+        n_k, or a function that reads the data and returns it. The function is called only once
+        the request has passed all checks.
+    local_update : callable
+        The local training: `LocalWork` in, the trained arrays and the mean loss (or None) out.
+
+    Returns
+    -------
+    Message
+        The upload; word that the client sits out (too few records, or no participations left:
+        both public); or a refusal. Formal guarantee: whatever the server sends, the reply depends
+        on the data only through the noised upload, a round is answered at most once, and the
+        parameters of the first participation hold for the run. Values for experiments (the
+        training loss) are added in seeded runs only.
+    """
+    try:
+        request = parse_request(message)
+        start, layout = _read_model(request)
+    except (MessageError, ParameterError, SensitivityError, ValueError) as error:
+        _log.warning("request refused: %s", error)
+        return error_reply(message, REFUSED, "request refused by the client")
+    parameters = request.parameters
+    last_round, participations, agreed = _participations(context)
+    if request.server_round <= last_round:
+        return error_reply(message, REFUSED, "round already answered")
+    terms = hashlib.sha256(parameters.to_json().encode()).hexdigest()
+    if agreed not in (None, terms):
+        return error_reply(message, REFUSED, "parameters changed within a run")
+    records = num_records() if callable(num_records) else num_records
+    if participations >= parameters.num_participations or records < parameters.min_records:
+        return ineligible_reply(message)
+    mechanism = client_mechanism(parameters, request.server_round, records)
+    # Charged before anything is computed: a crash spends a participation, it never hides one.
+    context.state[_STATE] = ConfigRecord(
+        {
+            "last-round": request.server_round,
+            "participations": participations + 1,
+            "parameters": terms,
+        }
+    )
+    randomness = Randomness(parameters.randomness, parameters.seed)
+    client = int(context.node_config.get("partition-id", context.node_id))
+    streams = UploadStreams(randomness, request.server_round, client)
+    work = LocalWork(
+        arrays=request.arrays,
+        batches=draw_records(parameters, records, streams.records),
+        batch_size=parameters.batch_size,
+        learning_rate=parameters.learning_rate_in_round(request.server_round),
+        seed=int(streams.training.words(1)[0] >> np.uint64(1)),
+        float64=parameters.sensitivity == "convex",
+    )
+    loss, failed = None, False
+    try:
+        trained, loss = local_update(work)
+        upload = local_round(start, trained, layout, parameters, mechanism, streams)
+    except Exception:
+        _log.exception("local training failed")
+        if mechanism is None:
+            return error_reply(message, FAILED, "local training failed")
+        # The failure may depend on the data: to the server it looks like any other upload.
+        failed = True
+        unchanged = layout.unflatten(start)
+        upload = local_round(start, unchanged, layout, parameters, mechanism, streams)
+    experiment = parameters.randomness == "seeded"
+    return upload_reply(message, upload, loss if experiment else None, failed and experiment)
+
+
+def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
+    """Return the model's vector and layout, checked before any data is read."""
+    layout = ArrayLayout.of(request.arrays)
+    start = layout.flatten(request.arrays)
+    if not np.isfinite(start).all():
+        raise MessageError("model with a number that is not finite")
+    if request.parameters.sensitivity == "convex":
+        check_model(start)
+    return start, layout
+
+
+def _participations(context: Context) -> tuple[int, int, str | None]:
+    """Return the last round answered, the participations, and the digest of their parameters."""
+    record = context.state.get(_STATE)
+    if not isinstance(record, ConfigRecord):
+        return 0, 0, None
+    last_round, count, terms = (record[k] for k in ("last-round", "participations", "parameters"))
+    return int(last_round), int(count), str(terms)  # type: ignore[arg-type]

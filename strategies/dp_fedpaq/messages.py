@@ -1,0 +1,143 @@
+"""What travels between DP-FedPaq's server and clients.
+
+A request holds the model (``arrays``) and, in ``config``, the round and the parameters. A reply
+holds one array of bytes, the upload, and nothing that depends on the data otherwise, except for
+values marked simulation-only, which a client sends in seeded experiments alone.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+ROUND_KEY, PARAMETERS_KEY, STATUS_KEY = "server-round", "dp-fedpaq", "status"
+UPDATE_KEY, UPLOAD_TYPE = "update", "dp_fedpaq.upload.v1"
+INELIGIBLE = "ineligible"
+TRAIN_LOSS_KEY, LOCAL_FAILURE_KEY = "train-loss", "local-failure"
+
+REFUSED = 1001
+FAILED = 1002
+
+
+class MessageError(ValueError):
+    """A message that is not what this method sends; the text holds no data."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A round's request, parsed and checked.
+
+    Attributes
+    ----------
+    server_round : int
+        Counted from 1.
+    parameters : DpFedPaqParameters
+    arrays : dict of str to ndarray
+        The global model.
+    """
+
+    server_round: int
+    parameters: DpFedPaqParameters
+    arrays: dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply, parsed: an upload, or word that the client sits out."""
+
+    upload: bytes | None
+    train_loss: float | None = None
+    local_failure: bool = False
+
+
+def request_config(
+    server_round: int, parameters: DpFedPaqParameters, extra: ConfigRecord
+) -> ConfigRecord:
+    """Build the config record of a round's requests; `extra` is the application's own."""
+    return ConfigRecord({**extra, ROUND_KEY: server_round, PARAMETERS_KEY: parameters.to_json()})
+
+
+def parse_request(message: Message) -> Request:
+    """Parse and check a request.
+
+    Raises
+    ------
+    MessageError, ParameterError
+        If the message is malformed or a parameter is not allowed.
+    """
+    content = message.content
+    config, arrays = content.get(CONFIG), content.get(ARRAYS)
+    if not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+        raise MessageError("request without a model or a configuration")
+    server_round, text = config.get(ROUND_KEY), config.get(PARAMETERS_KEY)
+    if not isinstance(server_round, int) or server_round < 1 or not isinstance(text, str):
+        raise MessageError("request without a round or parameters")
+    return Request(server_round, DpFedPaqParameters.from_json(text), model_arrays(arrays))
+
+
+def model_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of a model's record; MessageError if one cannot be read."""
+    try:
+        return {name: array.numpy() for name, array in record.items()}
+    except (TypeError, ValueError, EOFError) as error:
+        raise MessageError(f"array that cannot be read ({type(error).__name__})") from None
+
+
+def model_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
+    """Return the record of a model's arrays."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def upload_reply(
+    message: Message, upload: bytes, train_loss: float | None, local_failure: bool
+) -> Message:
+    """Build the reply that carries an upload; the last two are simulation-only values."""
+    metrics: dict[str, int | float | list[int] | list[float]] = {"num-examples": 1}
+    if train_loss is not None and math.isfinite(train_loss):
+        metrics[TRAIN_LOSS_KEY] = train_loss
+    if local_failure:
+        metrics[LOCAL_FAILURE_KEY] = 1
+    array = Array("uint8", (len(upload),), UPLOAD_TYPE, upload)
+    content = RecordDict({ARRAYS: ArrayRecord({UPDATE_KEY: array}), METRICS: MetricRecord(metrics)})
+    return Message(content, reply_to=message)
+
+
+def ineligible_reply(message: Message) -> Message:
+    """Build the reply of a client that sits out, for a reason that is public."""
+    config = ConfigRecord({STATUS_KEY: INELIGIBLE})
+    return Message(RecordDict({CONFIG: config}), reply_to=message)
+
+
+def error_reply(message: Message, code: int, reason: str) -> Message:
+    """Build an error reply; `reason` is one of this module's callers' fixed sentences."""
+    return Message(Error(code, reason), reply_to=message)
+
+
+def parse_reply(message: Message) -> Reply:
+    """Parse a reply without decoding the upload.
+
+    Raises
+    ------
+    MessageError
+        If the reply is malformed.
+    """
+    content = message.content
+    config = content.get(CONFIG)
+    if isinstance(config, ConfigRecord) and config.get(STATUS_KEY) == INELIGIBLE:
+        return Reply(upload=None)
+    arrays, metrics = content.get(ARRAYS), content.get(METRICS)
+    if not isinstance(arrays, ArrayRecord) or list(arrays) != [UPDATE_KEY]:
+        raise MessageError("reply without an upload")
+    array = arrays[UPDATE_KEY]
+    if array.stype != UPLOAD_TYPE or array.dtype != "uint8" or array.shape != (len(array.data),):
+        raise MessageError("upload of an unknown kind")
+    loss = metrics.get(TRAIN_LOSS_KEY) if isinstance(metrics, MetricRecord) else None
+    failure = isinstance(metrics, MetricRecord) and bool(metrics.get(LOCAL_FAILURE_KEY, 0))
+    known = isinstance(loss, int | float) and math.isfinite(loss)
+    return Reply(array.data, float(loss) if known else None, failure)  # type: ignore[arg-type]

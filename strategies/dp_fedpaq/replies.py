@@ -1,0 +1,108 @@
+"""The replies of a round: what counts, what is counted and dropped."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+from strategies.dp_fedpaq.algorithm import Vector, decode_update
+from strategies.dp_fedpaq.messages import MessageError, parse_reply
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
+from strategies.mechanisms.packing import PackingError
+from strategies.rounds import payload_bytes
+
+
+@dataclass
+class CollectedReplies:
+    """The uploads of a round by client number, and the counts of everything else.
+
+    Attributes
+    ----------
+    uploads : list of (int, bytes)
+        Client number and upload, not decoded yet.
+    num_valid : int
+        Uploads decoded so far that were valid.
+    losses : list of float
+        Training losses of the clients that may report one.
+    ineligible : set of int
+        Clients that sat out.
+    local_failures : int
+        Clients that said that their training failed.
+    dropped : Counter of str
+        Replies that were dropped, by reason.
+    uplink_bytes, control_bytes : int
+        Bytes of the arrays, and of everything else, in all replies.
+    """
+
+    uploads: list[tuple[int, bytes]] = field(default_factory=list)
+    num_valid: int = 0
+    losses: list[float] = field(default_factory=list)
+    ineligible: set[int] = field(default_factory=set)
+    local_failures: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    uplink_bytes: int = 0
+    control_bytes: int = 0
+
+    def decode(self, num_parameters: int, parameters: DpFedPaqParameters) -> Iterator[Vector]:
+        """Decode one upload at a time, in the order of the client numbers.
+
+        The sum must not depend on who answered first, nor memory on how many did.
+        """
+        for _, upload in sorted(self.uploads, key=lambda pair: pair[0]):
+            try:
+                update = decode_update(upload, num_parameters, parameters)
+            except PackingError as error:
+                self.dropped[str(error)] += 1
+                continue
+            self.num_valid += 1
+            yield update
+
+
+def collect_replies(
+    server_round: int, cohort: Mapping[int, int], replies: Iterable[Message]
+) -> CollectedReplies:
+    """Sort a round's replies.
+
+    Parameters
+    ----------
+    server_round : int
+        The round that was asked for; replies to another are dropped.
+    cohort : mapping of int to int
+        Node id to client number of those who were asked.
+    replies : iterable of Message
+        In any order.
+    """
+    collected = CollectedReplies()
+    answered: set[int] = set()
+    for message in replies:
+        uplink, control = payload_bytes(message)
+        collected.uplink_bytes += uplink
+        collected.control_bytes += control
+        node = message.metadata.src_node_id
+        if node not in cohort or message.metadata.group_id != str(server_round):
+            collected.dropped["not asked in this round"] += 1
+        elif node in answered:
+            collected.dropped["second reply"] += 1
+        else:
+            answered.add(node)
+            _sort_reply(message, cohort[node], collected)
+    return collected
+
+
+def _sort_reply(message: Message, client: int, collected: CollectedReplies) -> None:
+    if message.has_error():
+        collected.dropped[f"error {message.error.code}"] += 1
+        return
+    try:
+        reply = parse_reply(message)
+    except MessageError as error:
+        collected.dropped[str(error)] += 1
+        return
+    if reply.upload is None:
+        collected.ineligible.add(client)
+        return
+    collected.uploads.append((client, reply.upload))
+    collected.local_failures += reply.local_failure
+    if reply.train_loss is not None:
+        collected.losses.append(reply.train_loss)

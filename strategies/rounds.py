@@ -1,0 +1,199 @@
+"""The loop over rounds that the methods' server sides share.
+
+Flower's own loop gives no result when no round aggregated and cannot be stopped between rounds;
+this one keeps its interface (`flwr.serverapp.strategy.Strategy`) and adds what a run must record.
+"""
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What one round did; byte counts are those of the payloads really in the messages.
+
+    Attributes
+    ----------
+    server_round : int
+        Counted from 1.
+    arrays : ArrayRecord
+        The global model after the round.
+    seconds : float
+        Wall time of the round without evaluation.
+    num_sampled : int
+        Clients asked.
+    num_replies : int
+        Valid uploads that were aggregated.
+    num_failures : int
+        Clients that were asked and gave neither an upload nor word that they sit out.
+    num_ineligible : int
+        Clients that sat out.
+    num_local_failures : int
+        Clients whose local training failed, where they may say so (seeded runs).
+    train_loss : float or None
+        Mean loss over the clients that may report it (seeded runs); None if there is none.
+    uplink_bytes, downlink_bytes : int
+        Bytes of the arrays in the replies and in the requests.
+    control_bytes : int
+        Bytes of everything else in both.
+    """
+
+    server_round: int
+    arrays: ArrayRecord
+    seconds: float
+    num_sampled: int
+    num_replies: int
+    num_failures: int
+    num_ineligible: int
+    num_local_failures: int
+    train_loss: float | None
+    uplink_bytes: int
+    downlink_bytes: int
+    control_bytes: int
+
+
+OnRound = Callable[[RoundResult, MetricRecord | None], bool | None]
+
+
+def payload_bytes(message: Message) -> tuple[int, int]:
+    """Return the bytes of a message's arrays, and of its other records."""
+    if not message.has_content():
+        return 0, 0
+    arrays = control = 0
+    for record in message.content.values():
+        if isinstance(record, ArrayRecord):
+            arrays += sum(len(array.data) for array in record.values())
+        else:
+            control += record.count_bytes()
+    return arrays, control
+
+
+class RoundStrategy(Strategy):
+    """A strategy whose rounds are recorded and can be stopped in between.
+
+    Parameters
+    ----------
+    on_round : callable or None
+        Called after each round with its `RoundResult` and the server's evaluation (or None). The
+        run stops after the round if it returns False.
+    """
+
+    def __init__(self, on_round: OnRound | None = None) -> None:
+        self.on_round = on_round
+
+    @abstractmethod
+    def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
+        """Plan the run, before the first round."""
+
+    @abstractmethod
+    def run_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+    ) -> RoundResult:
+        """Run one round: ask, collect, aggregate."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: a loss on a client's data is a release that nothing accounts for."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None; see `configure_evaluate`."""
+        return None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the method; see `flwr.serverapp.strategy.Strategy.start`.
+
+        Parameters
+        ----------
+        grid : Grid
+            Connection to the nodes.
+        initial_arrays : ArrayRecord
+            The model that the first round starts from.
+        num_rounds : int
+            Rounds at most, >= 1.
+        timeout : float
+            Seconds that a round waits for replies.
+        train_config : ConfigRecord or None
+            The application's own entries for each request.
+        evaluate_config : ConfigRecord or None
+            Not used: clients do not evaluate.
+        evaluate_fn : callable or None
+            Evaluation by the server on data of its own, before the first and after each round.
+
+        Returns
+        -------
+        Result
+            `arrays` is always the latest global model.
+        """
+        if isinstance(num_rounds, bool) or not isinstance(num_rounds, int) or num_rounds < 1:
+            raise ValueError(f"num_rounds: {num_rounds!r}; allowed: an integer >= 1")
+        config = ConfigRecord() if train_config is None else train_config
+        result = Result()
+        result.arrays = arrays = initial_arrays
+        self.prepare_run(grid, initial_arrays, num_rounds)
+        self.summary()
+        if evaluate_fn and (evaluation := evaluate_fn(0, arrays)) is not None:
+            result.evaluate_metrics_serverapp[0] = evaluation
+        for server_round in range(1, num_rounds + 1):
+            outcome = self.run_round(server_round, arrays, config, grid, timeout)
+            result.arrays = arrays = outcome.arrays
+            result.train_metrics_clientapp[server_round] = _as_metrics(outcome)
+            evaluation = evaluate_fn(server_round, arrays) if evaluate_fn else None
+            if evaluation is not None:
+                result.evaluate_metrics_serverapp[server_round] = evaluation
+            if self.on_round is not None and self.on_round(outcome, evaluation) is False:
+                _log.info("stopped after round %d of %d", server_round, num_rounds)
+                break
+        return result
+
+
+def timed_exchange(
+    grid: Grid, messages: list[Message], timeout: float
+) -> tuple[list[Message], float]:
+    """Send messages, collect the replies within `timeout` seconds; also return the time taken."""
+    begin = time.perf_counter()
+    replies = list(grid.send_and_receive(messages, timeout=timeout))
+    return replies, time.perf_counter() - begin
+
+
+def _as_metrics(outcome: RoundResult) -> MetricRecord:
+    counts: dict[str, int | float | list[int] | list[float]] = {
+        "num-sampled": outcome.num_sampled,
+        "num-replies": outcome.num_replies,
+        "num-failures": outcome.num_failures,
+        "num-ineligible": outcome.num_ineligible,
+        "uplink-bytes": outcome.uplink_bytes,
+        "downlink-bytes": outcome.downlink_bytes,
+        "control-bytes": outcome.control_bytes,
+    }
+    if outcome.train_loss is not None:
+        counts["train-loss"] = outcome.train_loss
+    return MetricRecord(counts)

@@ -1,0 +1,265 @@
+"""The client: what leaves it, what it refuses, and what it never does twice."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from scipy.stats import chi2
+
+from strategies.dp_fedpaq import DpFedPaqParameters
+from strategies.dp_fedpaq.algorithm import decode_update
+from strategies.dp_fedpaq.client import train
+from strategies.dp_fedpaq.messages import FAILED, REFUSED, parse_reply
+
+Make = Callable[..., Message]
+
+
+def parameters(**changes: object) -> DpFedPaqParameters:
+    values: dict[str, object] = {
+        "num_participations": 3,
+        "noise_multiplier": 1.0,
+        "clipping_norm": 1.0,
+        "local_steps": 2,
+        "batch_size": 4,
+        "quantizer": "none",
+    }
+    return DpFedPaqParameters(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def never() -> int:
+    raise AssertionError("data was read")
+
+
+def update_of(reply: Message, chosen: DpFedPaqParameters, size: int) -> np.ndarray:
+    upload = parse_reply(reply).upload
+    assert upload is not None
+    return decode_update(upload, size, chosen)
+
+
+def test_the_upload_is_the_clipped_update_when_no_noise_is_asked(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    chosen, trainer = parameters(noise_multiplier=0.0), make_trainer()
+    reply = train(make_request(chosen), context, num_records=20, local_update=trainer)
+    assert update_of(reply, chosen, 4) == pytest.approx(np.full(4, 0.5))
+    (work,) = trainer.work
+    assert [len(batch) for batch in work.batches] == [4, 4]
+    assert len(np.unique(np.concatenate(work.batches))) == 8
+    assert (work.batch_size, work.learning_rate, work.float64) == (4, 0.1, False)
+
+
+def test_a_private_reply_holds_nothing_but_the_upload(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    chosen = parameters(randomness="secret")
+    reply = train(make_request(chosen), context, num_records=20, local_update=make_trainer())
+    assert set(reply.content) == {"arrays", "metrics"}
+    assert list(reply.content["arrays"]) == ["update"]
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+def test_a_seeded_experiment_reports_its_loss_and_repeats_its_upload(
+    make_request: Make, make_trainer: type
+) -> None:
+    chosen = parameters()
+    uploads = []
+    for _ in range(2):
+        fresh = Context(1, 7, {"partition-id": 3, "num-partitions": 5}, RecordDict(), {})
+        reply = train(make_request(chosen), fresh, num_records=20, local_update=make_trainer())
+        assert parse_reply(reply).train_loss == 0.25
+        uploads.append(parse_reply(reply).upload)
+    assert uploads[0] == uploads[1]
+    other = Context(1, 7, {"partition-id": 4, "num-partitions": 5}, RecordDict(), {})
+    reply = train(make_request(chosen), other, num_records=20, local_update=make_trainer())
+    assert parse_reply(reply).upload != uploads[0]
+
+
+def test_a_secret_upload_never_repeats(make_request: Make, make_trainer: type) -> None:
+    chosen, uploads = parameters(randomness="secret"), set()
+    for _ in range(3):
+        fresh = Context(1, 7, {"partition-id": 3, "num-partitions": 5}, RecordDict(), {})
+        reply = train(make_request(chosen), fresh, num_records=20, local_update=make_trainer())
+        uploads.add(parse_reply(reply).upload)
+    assert len(uploads) == 3
+
+
+def test_a_round_is_answered_once(make_request: Make, context: Context, make_trainer: type) -> None:
+    chosen, trainer = parameters(randomness="secret"), make_trainer()
+    train(make_request(chosen, 5), context, num_records=20, local_update=trainer)
+    for server_round in (5, 4, 1):
+        reply = train(
+            make_request(chosen, server_round), context, num_records=never, local_update=trainer
+        )
+        assert reply.error.code == REFUSED
+    assert len(trainer.work) == 1
+
+
+def test_the_planned_participations_are_never_exceeded(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    chosen, trainer = parameters(), make_trainer()
+    for server_round in range(1, 9):
+        reply = train(
+            make_request(chosen, server_round), context, num_records=20, local_update=trainer
+        )
+        assert (parse_reply(reply).upload is None) == (server_round > 3)
+    assert len(trainer.work) == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": 0.5},
+        {"num_participations": 1000},
+        {"clipping_norm": 100.0},
+        {"randomness": "secret"},
+    ],
+)
+def test_terms_cannot_change_within_a_run(
+    make_request: Make, context: Context, make_trainer: type, changes: dict[str, object]
+) -> None:
+    trainer = make_trainer()
+    train(make_request(parameters(), 1), context, num_records=20, local_update=trainer)
+    changed = make_request(parameters(**changes), 2)
+    reply = train(changed, context, num_records=never, local_update=trainer)
+    assert reply.error.code == REFUSED
+    assert len(trainer.work) == 1
+
+
+def test_a_client_with_too_few_records_sits_out_and_is_not_charged(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    trainer = make_trainer()
+    reply = train(make_request(parameters()), context, num_records=7, local_update=trainer)
+    assert parse_reply(reply).upload is None
+    assert not trainer.work
+    assert not context.state
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_is_not_finite_is_refused_before_data_is_read(
+    make_request: Make, context: Context, make_trainer: type, value: float
+) -> None:
+    request = make_request(parameters(), 1, {"w": np.array([0.0, value], dtype=np.float32)})
+    reply = train(request, context, num_records=never, local_update=make_trainer())
+    assert reply.error.code == REFUSED
+
+
+def test_under_the_convex_bound_large_models_are_refused_before_data_is_read(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    from tests.dp_fedpaq.test_parameters import SOFTMAX
+
+    chosen = parameters(sensitivity="convex", training=SOFTMAX, batch_size=16)
+    for value, refused in ((1.1e4, True), (-1.1e4, True), (9e3, False)):
+        request = make_request(chosen, 1, {"w": np.array([value], dtype=np.float32)})
+        records = never if refused else 100
+        reply = train(request, context, num_records=records, local_update=make_trainer())
+        assert reply.has_error() == refused
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: c.pop("arrays"),
+        lambda c: c.pop("config"),
+        lambda c: c["config"].pop("server-round"),
+        lambda c: c["config"].pop("dp-fedpaq"),
+        lambda c: c["config"].update({"server-round": 0}),
+        lambda c: c["config"].update({"server-round": "1"}),
+        lambda c: c["config"].update({"dp-fedpaq": "{}"}),
+        lambda c: c["config"].update({"dp-fedpaq": "not json"}),
+        lambda c: c.update({"arrays": ConfigRecord()}),
+        lambda c: c.update({"arrays": ArrayRecord({"w": _broken_array()})}),
+    ],
+)
+def test_a_bad_request_is_refused_without_a_word_about_data(
+    make_request: Make, context: Context, make_trainer: type, damage: Callable[[RecordDict], object]
+) -> None:
+    request = make_request(parameters())
+    damage(request.content)
+    reply = train(request, context, num_records=never, local_update=make_trainer())
+    assert reply.error.code == REFUSED
+    assert reply.error.reason == "request refused by the client"
+
+
+def _broken_array():  # type: ignore[no-untyped-def]
+    from flwr.app import Array
+
+    return Array("float32", (2,), "numpy.ndarray", b"not an array")
+
+
+def test_a_hostile_parameter_is_refused(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    request = make_request(parameters())
+    values = json.loads(str(request.content["config"]["dp-fedpaq"]))
+    for key, value in (("noise_multiplier", -1.0), ("clipping_norm", None), ("batch_size", 0)):
+        request.content["config"]["dp-fedpaq"] = json.dumps({**values, key: value})
+        reply = train(request, context, num_records=never, local_update=make_trainer())
+        assert reply.error.code == REFUSED
+
+
+def has_variance(numbers: np.ndarray, variance: float) -> bool:
+    total = float(np.sum(numbers**2)) / variance
+    low, high = chi2.ppf([5e-7, 1 - 5e-7], numbers.size)
+    return bool(low < total < high)
+
+
+@pytest.mark.parametrize("kind", ["raises", "nan", "missing", "shape"])
+def test_a_failure_that_may_depend_on_data_looks_like_any_other_upload(
+    make_request: Make, context: Context, make_trainer: type, kind: str
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        if kind == "raises":
+            raise RuntimeError("record 17 says: secret")
+        if kind == "nan":
+            return {"w": work.arrays["w"] * np.nan}, float("nan")
+        return ({} if kind == "missing" else {"w": np.zeros(3, np.float32)}), 1.0
+
+    chosen = parameters(randomness="secret")
+    request = make_request(chosen, 1, {"w": np.zeros(50_000, dtype=np.float32)})
+    reply = train(request, context, num_records=20, local_update=trainer)
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+    assert has_variance(update_of(reply, chosen, 50_000), 2.0**2)
+
+
+def test_without_noise_a_failure_is_an_error_without_its_text(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    trainer = make_trainer(error=RuntimeError("record 17 says: secret"))
+    request = make_request(parameters(noise_multiplier=0.0))
+    reply = train(request, context, num_records=20, local_update=trainer)
+    assert reply.error.code == FAILED
+    assert "secret" not in reply.error.reason
+
+
+def test_a_crash_during_training_leaves_the_round_charged(
+    make_request: Make, context: Context
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_request(parameters(), 2), context, num_records=20, local_update=trainer)
+    record = context.state["dp_fedpaq"]
+    assert (record["last-round"], record["participations"]) == (2, 1)
+
+
+def test_integers_stay_out_and_every_float_is_sent_once(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    chosen = parameters(noise_multiplier=0.0, clipping_norm=None)
+    arrays = {
+        "w": np.zeros((2, 2), np.float32),
+        "half": np.zeros(3, np.float16),
+        "scalar": np.array(0.0),
+        "empty": np.zeros((0, 3), np.float32),
+        "counter": np.array(4),
+    }
+    request = make_request(chosen, 1, arrays)
+    reply = train(request, context, num_records=20, local_update=make_trainer(2.0))
+    assert update_of(reply, chosen, 8) == pytest.approx(np.full(8, 2.0))

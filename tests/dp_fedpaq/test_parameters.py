@@ -1,0 +1,202 @@
+"""Parameters: what is refused, what contradicts, and what survives the wire."""
+
+import dataclasses
+import json
+
+import pytest
+
+from strategies.dp_fedpaq import DpFedPaqParameters, ParameterError
+from strategies.mechanisms.sensitivity import LocalTraining
+
+SOFTMAX = LocalTraining(
+    loss="softmax_cross_entropy",
+    optimizer="sgd",
+    momentum=0.0,
+    weight_decay=0.0,
+    proximal=0.0,
+    learning_rates=(1.0,),
+    batch_size=16,
+    feature_norm=1.0,
+    has_bias=True,
+    per_example_clipping=False,
+    class_weights=False,
+    input_dropout=False,
+    trainable_lower_layers=False,
+    keeps_state_between_rounds=False,
+    float64=True,
+    data_dependent_preprocessing=False,
+    sampling="fixed",
+    disjoint_batches=True,
+    full_batches=True,
+)
+BASE: dict[str, object] = {
+    "num_participations": 20,
+    "target_epsilon": 8.0,
+    "local_steps": 8,
+    "clipping_norm": 4.0,
+    "learning_rate": 1.0,
+}
+
+
+def build(**changes: object) -> DpFedPaqParameters:
+    return DpFedPaqParameters(**{**BASE, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_participations", 0),
+        ("num_participations", 2.5),
+        ("num_participations", True),
+        ("unit", "person"),
+        ("neighboring_relation", "swap"),
+        ("sensitivity", "one_step"),
+        ("clipping_norm", 0.0),
+        ("clipping_norm", -1.0),
+        ("clipping_norm", float("nan")),
+        ("clipping_norm", float("inf")),
+        ("clipping_norm", "1"),
+        ("target_epsilon", 0.0),
+        ("target_epsilon", float("inf")),
+        ("target_delta", 0.0),
+        ("target_delta", 1.0),
+        ("target_delta", "1e-05"),
+        ("accountant", "rdp"),
+        ("local_steps", 0),
+        ("batch_size", 0),
+        ("batch_size", 1.5),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("lr_schedule", "cosine"),
+        ("lr_decay", 0.0),
+        ("lr_decay", 1.5),
+        ("quantizer", "sign"),
+        ("num_levels", 0),
+        ("num_levels", 65_536),
+        ("randomness", "fast"),
+        ("seed", -1),
+    ],
+)
+def test_a_bad_value_names_key_value_and_what_is_allowed(key: str, value: object) -> None:
+    with pytest.raises(ParameterError) as caught:
+        build(**{key: value})
+    assert caught.value.key == key
+    assert repr(value) in str(caught.value)
+    assert caught.value.allowed
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_bad_noise_multiplier_is_refused(value: float) -> None:
+    with pytest.raises(ParameterError, match="noise_multiplier"):
+        build(target_epsilon=None, noise_multiplier=value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"noise_multiplier": 1.0}, "target_epsilon"),
+        ({"target_epsilon": None}, "target_epsilon"),
+        ({"local_epochs": 1}, "local_steps"),
+        ({"local_steps": None}, "local_steps"),
+        ({"clipping_norm": None}, "clipping_norm"),
+        ({"unit": "client", "accountant": "pld"}, "accountant"),
+        ({"local_steps": None, "local_epochs": 1, "accountant": "pld"}, "accountant"),
+        ({"neighboring_relation": "add_or_remove_one"}, "accountant"),
+        ({"neighboring_relation": "zero_out"}, "sensitivity"),
+        ({"unit": "client", "neighboring_relation": "add_or_remove_one"}, "sensitivity"),
+        ({"sensitivity": "convex"}, "sensitivity"),
+        ({"sensitivity": "convex", "training": SOFTMAX, "unit": "client"}, "sensitivity"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, object], key: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        build(**changes)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"momentum": 0.9},
+        {"optimizer": "adam"},
+        {"weight_decay": 1.5},
+        {"feature_norm": None},
+        {"per_example_clipping": True},
+        {"class_weights": True},
+        {"input_dropout": True},
+        {"trainable_lower_layers": True},
+        {"keeps_state_between_rounds": True},
+        {"float64": False},
+        {"data_dependent_preprocessing": True},
+        {"loss": "squared"},
+    ],
+)
+def test_each_broken_condition_of_the_convex_bound_is_refused(broken: dict[str, object]) -> None:
+    training = dataclasses.replace(SOFTMAX, **broken)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError) as caught:
+        build(sensitivity="convex", training=training)
+    assert caught.value.key == "sensitivity"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": 2.01},
+        {"local_steps": None, "local_epochs": 1},
+        {"neighboring_relation": "add_or_remove_one"},
+    ],
+)
+def test_conditions_that_the_parameters_themselves_break(changes: dict[str, object]) -> None:
+    with pytest.raises(ParameterError, match="sensitivity"):
+        build(sensitivity="convex", training=SOFTMAX, **changes)
+
+
+def test_the_convex_sensitivity_follows_the_learning_rate_and_not_the_steps() -> None:
+    # 2 G eta / b with R^2 = 1 + 1, G = sqrt(2) R = 2: 4 / 16 at eta = 1.
+    chosen = build(sensitivity="convex", training=SOFTMAX)
+    assert chosen.sensitivity_in_round(1).value == pytest.approx(0.25)
+    longer = build(sensitivity="convex", training=SOFTMAX, local_steps=80)
+    assert longer.sensitivity_in_round(1).value == pytest.approx(0.25)
+    falling = build(sensitivity="convex", training=SOFTMAX, lr_schedule="exponential", lr_decay=0.5)
+    assert falling.sensitivity_in_round(3).value == pytest.approx(0.25 / 4)
+    clipped = build(sensitivity="convex", training=SOFTMAX, clipping_norm=0.1)
+    assert clipped.sensitivity_in_round(1).value == pytest.approx(0.2)
+
+
+def test_learning_rate_schedules() -> None:
+    # arXiv 2101.12240's experiments: eta, eta, then eta / ((i - 1) E + 1), i counted from 0.
+    chosen = build(lr_schedule="inverse_rounds", learning_rate=0.1)
+    rates = [chosen.learning_rate_in_round(t) for t in (1, 2, 3, 4)]
+    assert rates == pytest.approx([0.1, 0.1, 0.1 / 9, 0.1 / 17])
+    chosen = build(lr_schedule="exponential", learning_rate=0.1, lr_decay=0.9)
+    assert [chosen.learning_rate_in_round(t) for t in (1, 3)] == pytest.approx([0.1, 0.081])
+    assert build().learning_rate_in_round(99) == 1.0
+
+
+@pytest.mark.parametrize("training", [None, SOFTMAX])
+def test_the_wire_keeps_everything(training: LocalTraining | None) -> None:
+    chosen = build(training=training)
+    assert DpFedPaqParameters.from_json(chosen.to_json()) == chosen
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", '{"training": null}', '{"training": 3, "num_participations": 1}'],
+)
+def test_malformed_parameters_are_refused(text: str) -> None:
+    with pytest.raises(ParameterError):
+        DpFedPaqParameters.from_json(text)
+
+
+def test_unknown_keys_on_the_wire_are_refused() -> None:
+    values = json.loads(build().to_json())
+    with pytest.raises(ParameterError):
+        DpFedPaqParameters.from_json(json.dumps({**values, "less_noise": True}))
+
+
+def test_sample_rates() -> None:
+    chosen = build()
+    assert chosen.min_records == 128
+    assert chosen.sample_rate(143) == 128 / 143
+    assert chosen.sample_rate(128) == 1.0
+    assert build(unit="client").sample_rate(1000) == 1.0

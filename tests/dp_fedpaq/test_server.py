@@ -1,0 +1,261 @@
+"""The server: bad replies are counted and dropped, and the sum does not depend on their order."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_app.engines.in_process import InProcessGrid
+from strategies.dp_fedpaq import DpFedPaq, ParameterError
+from strategies.dp_fedpaq.client import LocalWork, train
+from strategies.dp_fedpaq.messages import UPLOAD_TYPE, upload_reply
+
+MODEL = {"w": np.zeros((3, 5), np.float32), "b": np.array(0.5), "n": np.array(3)}
+
+
+def local_update(work: LocalWork) -> tuple[dict[str, np.ndarray], float]:
+    return {name: array + np.sin(work.seed) for name, array in work.arrays.items()}, 1.0
+
+
+def make_app(num_records: int = 50) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        return train(message, context, num_records=num_records, local_update=local_update)
+
+    return app
+
+
+class RecordingGrid(InProcessGrid):
+    """Keeps every message that passes, and lets a test change the replies."""
+
+    def __init__(self, app: ClientApp, num_clients: int) -> None:
+        super().__init__(app, num_clients, {})
+        self.requests: list[Message] = []
+        self.replies: list[Message] = []
+
+    def change(self, replies: list[Message]) -> list[Message]:
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        messages = list(messages)
+        self.requests += messages
+        replies = self.change(list(super().send_and_receive(messages, timeout=timeout)))
+        self.replies += replies
+        return replies
+
+
+def strategy(**changes: object) -> DpFedPaq:
+    values: dict[str, object] = {
+        "noise_multiplier": 1.0,
+        "clipping_norm": 1.0,
+        "local_steps": 2,
+        "batch_size": 4,
+        "unit": "client",
+    }
+    return DpFedPaq(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def record(model: dict[str, np.ndarray] = MODEL) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in model.items()})
+
+
+def start(chosen: DpFedPaq, grid: InProcessGrid, num_rounds: int = 2) -> dict[str, np.ndarray]:
+    result = chosen.start(grid, record(), num_rounds=num_rounds)
+    assert result.arrays is not None
+    return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+def test_bytes_counted_are_the_bytes_in_the_messages() -> None:
+    rows = []
+    grid = RecordingGrid(make_app(), 4)
+    start(strategy(on_round=lambda row, _: rows.append(row)), grid)
+    uplink = sum(len(a.data) for m in grid.replies for a in m.content["arrays"].values())
+    downlink = sum(len(a.data) for m in grid.requests for a in m.content["arrays"].values())
+    assert sum(row.uplink_bytes for row in rows) == uplink > 0
+    assert sum(row.downlink_bytes for row in rows) == downlink > 0
+    assert all(row.control_bytes > 0 for row in rows)
+
+
+def test_a_7850_parameter_update_takes_39282_bits_and_at_most_64_bytes_more() -> None:
+    grid = RecordingGrid(make_app(), 3)
+    chosen = strategy(num_levels=10)
+    chosen.start(grid, record({"w": np.zeros(7850, np.float32)}), num_rounds=1)
+    for reply in grid.replies:
+        (array,) = reply.content["arrays"].values()
+        assert 39_282 <= 8 * len(array.data) <= 39_282 + 8 * 64
+    assert chosen.upload_bits(7850) == 39_282
+
+
+def test_the_order_of_replies_does_not_matter() -> None:
+    class Shuffled(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            order = np.random.default_rng(len(self.replies)).permutation(len(replies))
+            return [replies[i] for i in order]
+
+    straight = start(strategy(), RecordingGrid(make_app(), 7))
+    shuffled = start(strategy(), Shuffled(make_app(), 7))
+    for name in MODEL:
+        assert straight[name].tobytes() == shuffled[name].tobytes()
+
+
+def test_node_ids_do_not_matter_where_client_numbers_are_known() -> None:
+    class Renamed(RecordingGrid):
+        """Nodes in another order, as on an engine with random node ids."""
+
+        def get_node_ids(self) -> Iterable[int]:
+            return reversed(list(super().get_node_ids()))
+
+    models = []
+    for grid in (RecordingGrid(make_app(), 6), Renamed(make_app(), 6)):
+        chosen = strategy(client_ids=grid.partition_ids, num_sampled_clients=3)
+        models.append(start(chosen, grid, 4))
+    for name in MODEL:
+        assert models[0][name].tobytes() == models[1][name].tobytes()
+
+
+def test_integers_and_types_are_kept() -> None:
+    model = start(strategy(), RecordingGrid(make_app(), 2))
+    for name, array in MODEL.items():
+        assert model[name].dtype == array.dtype
+        assert model[name].shape == array.shape
+    assert model["n"] == 3
+    assert not np.array_equal(model["w"], MODEL["w"])
+
+
+def bad_upload(reply: Message, data: bytes, stype: str = UPLOAD_TYPE, dtype: str = "uint8") -> None:
+    array = Array(dtype, (len(data),), stype, data)
+    reply.content["arrays"] = ArrayRecord({"update": array})
+
+
+DAMAGES = {
+    "short": lambda reply: bad_upload(reply, b"\0\0"),
+    "empty": lambda reply: bad_upload(reply, b""),
+    "codes out of range": lambda reply: bad_upload(reply, b"\0\0\x80\x3f" + b"\xff" * 16),
+    "NaN scale": lambda reply: bad_upload(reply, b"\0\0\xc0\x7f" + b"\0" * 16),
+    "negative scale": lambda reply: bad_upload(reply, b"\0\0\x80\xbf" + b"\0" * 16),
+    "wrong kind": lambda reply: bad_upload(reply, b"\0" * 20, stype="numpy.ndarray"),
+    "wrong type": lambda reply: bad_upload(reply, b"\0" * 20, dtype="float32"),
+    "no arrays": lambda reply: reply.content.pop("arrays"),
+    "a config for arrays": lambda reply: reply.content.update({"arrays": ConfigRecord()}),
+    "two arrays": lambda reply: reply.content["arrays"].update(
+        {"more": Array("uint8", (1,), UPLOAD_TYPE, b"\0")}
+    ),
+    "stale": lambda reply: reply.metadata.__dict__.update(_group_id="99"),
+    "stranger": lambda reply: reply.metadata.__dict__.update(_src_node_id=5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_one_bad_reply_never_costs_the_round(damage) -> None:  # type: ignore[no-untyped-def]
+    class Damaging(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            damage(replies[1])
+            return replies
+
+    class Losing(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            return replies[:1] + replies[2:]
+
+    rows = []
+    damaged = start(
+        strategy(on_round=lambda row, _: rows.append(row)), Damaging(make_app(), 4), num_rounds=1
+    )
+    lost = start(strategy(), Losing(make_app(), 4), num_rounds=1)
+    assert (rows[0].num_replies, rows[0].num_failures) == (3, 1)
+    for name in MODEL:
+        assert damaged[name].tobytes() == lost[name].tobytes()
+
+
+def test_an_error_reply_and_a_duplicate_are_dropped() -> None:
+    class Erring(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            error = Message(Error(2, "boom"), reply_to=self.requests[0])
+            return [error, *replies[1:], replies[2]]
+
+    class Losing(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            return replies[1:]
+
+    rows = []
+    erring = start(
+        strategy(on_round=lambda row, _: rows.append(row)), Erring(make_app(), 4), num_rounds=1
+    )
+    losing = start(strategy(), Losing(make_app(), 4), num_rounds=1)
+    assert (rows[0].num_replies, rows[0].num_failures) == (3, 1)
+    for name in MODEL:
+        assert erring[name].tobytes() == losing[name].tobytes()
+
+
+def test_below_min_replies_the_model_stays_and_uploads_stay_charged() -> None:
+    class Losing(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            return replies[:1]
+
+    chosen = strategy(min_replies=2)
+    model = start(chosen, Losing(make_app(), 4), num_rounds=3)
+    for name, array in MODEL.items():
+        assert np.array_equal(model[name], array)
+    assert set(chosen.participations.values()) == {3}
+    assert chosen.epsilon() > strategy().epsilon()  # type: ignore[operator]
+
+
+def test_clients_that_sit_out_are_counted_and_not_charged() -> None:
+    rows = []
+    chosen = strategy(on_round=lambda row, _: rows.append(row))
+    start(chosen, RecordingGrid(make_app(num_records=3), 4), num_rounds=1)
+    assert (rows[0].num_ineligible, rows[0].num_replies, rows[0].num_failures) == (4, 0, 0)
+    assert not +chosen.participations
+    assert chosen.epsilon() == 0.0
+
+
+def test_a_client_drawn_too_often_sits_out() -> None:
+    rows = []
+    chosen = strategy(
+        num_sampled_clients=1, max_participations=1, on_round=lambda row, _: rows.append(row)
+    )
+    start(chosen, RecordingGrid(make_app(), 2), num_rounds=6)
+    assert sum(row.num_replies for row in rows) == 2
+    assert sum(row.num_ineligible for row in rows) == 4
+    assert max(chosen.participations.values()) == 1
+
+
+def test_the_callback_can_stop_the_run() -> None:
+    grid = RecordingGrid(make_app(), 2)
+    start(strategy(on_round=lambda row, _: row.server_round < 2), grid, num_rounds=9)
+    assert len(grid.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"num_sampled_clients": 2, "fraction_train": 0.5}, "fraction_train"),
+        ({"fraction_train": 0.0}, "fraction_train"),
+        ({"fraction_train": 1.1}, "fraction_train"),
+        ({"num_sampled_clients": 0}, "num_sampled_clients"),
+        ({"min_replies": 0}, "min_replies"),
+        ({"max_participations": True}, "max_participations"),
+    ],
+)
+def test_bad_cohorts_are_refused(changes: dict[str, object], key: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        strategy(**changes)
+    assert caught.value.key == key
+
+
+def test_a_cohort_larger_than_the_federation_is_refused() -> None:
+    with pytest.raises(ParameterError, match="num_sampled_clients"):
+        start(strategy(num_sampled_clients=5), RecordingGrid(make_app(), 4))
+
+
+def test_upload_reply_is_what_the_server_reads() -> None:
+    grid = RecordingGrid(make_app(), 1)
+    start(strategy(), grid, num_rounds=1)
+    copy = upload_reply(grid.requests[0], b"abc", 0.5, False)
+    assert isinstance(copy.content, RecordDict)
+    assert copy.content["arrays"]["update"].data == b"abc"
