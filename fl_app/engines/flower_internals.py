@@ -1,0 +1,76 @@
+"""The few private parts of Flower that an in-process grid needs, in one place.
+
+Flower has no public way to run its apps without a SuperLink: messages get their ids and the process
+its identity from private attributes. This file holds every touch of them and refuses a Flower
+version that it was not written for.
+"""
+
+import itertools
+from importlib.metadata import version
+
+import flwr.app
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app.message import make_message
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+SUPPORTED = "1.42"
+SERVER_NODE_ID = 1
+
+_message_numbers = itertools.count(1)
+
+__all__ = ["SERVER_NODE_ID", "Run", "check_flower_version", "deliver", "identify_process"]
+
+
+def check_flower_version() -> None:
+    """Raise RuntimeError unless the installed Flower is one this file was written for."""
+    installed = version("flwr")
+    if not installed.startswith(SUPPORTED + "."):
+        raise RuntimeError(
+            f"flwr {installed} is installed; the in-process engine allows {SUPPORTED}.x "
+            "(engine=simulation uses public interfaces only)"
+        )
+
+
+def identify_process(run_id: int) -> None:
+    """Give this process the identity of a ServerApp, which new messages carry."""
+    check_flower_version()
+    TaskIdentity.run_id = run_id
+    TaskIdentity.node_id = SERVER_NODE_ID
+    TaskIdentity.task_id = 1
+
+
+def deliver(message: Message) -> Message:
+    """Return a message as its receiver gets it: numbered, and with records of its own.
+
+    Bytes are immutable and stay shared; every record around them is new, so neither side can
+    change what the other holds.
+    """
+    metadata = Metadata.__new__(Metadata)
+    metadata.__dict__.update(message.metadata.__dict__)
+    if not metadata.message_id:
+        metadata.__dict__["_message_id"] = str(next(_message_numbers))
+    if message.has_error():
+        return make_message(metadata=metadata, error=message.error)
+    return make_message(metadata=metadata, content=_copy_content(message.content))
+
+
+def _copy_content(content: RecordDict) -> RecordDict:
+    copied = RecordDict()
+    for key, record in content.items():
+        if isinstance(record, ArrayRecord):
+            copied[key] = ArrayRecord(
+                {
+                    name: Array(array.dtype, tuple(array.shape), array.stype, array.data)
+                    for name, array in record.items()
+                }
+            )
+        elif isinstance(record, MetricRecord):
+            copied[key] = MetricRecord({k: _copy_value(v) for k, v in record.items()})
+        else:
+            copied[key] = ConfigRecord({k: _copy_value(v) for k, v in record.items()})
+    return copied
+
+
+def _copy_value(value):  # type: ignore[no-untyped-def]
+    return list(value) if isinstance(value, list) else value

@@ -1,0 +1,229 @@
+"""One run on the server's side: settings and a grid in, a run's folder out."""
+
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from fl_app.client_app import SETTINGS_KEY
+from fl_app.data import FederatedDataset
+from fl_app.engines.faults import FaultyGrid
+from fl_app.errors import RunError
+from fl_app.evaluation import evaluate
+from fl_app.local_task import shared_model
+from fl_app.model_arrays import sha256_of_arrays, to_arrays
+from fl_app.models import build_model
+from fl_app.registry import build_strategy
+from fl_app.run_store import RunStore, list_versions
+from fl_app.settings import RunSettings
+from strategies.dp_fedpaq import DpFedPaq
+from strategies.dp_fedpaq.messages import model_arrays, model_record
+from strategies.rounds import RoundResult
+
+_log = logging.getLogger(__name__)
+
+
+class FederatedRun:
+    """A run of the configured method on a grid.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        With `num_clients` set.
+    dataset : FederatedDataset
+        The data, as every simulated client loads them; the server uses the public test set, and
+        the sizes of the partitions, which are public.
+    client_ids : dict of int to int
+        Node id to partition number.
+    store : RunStore
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        dataset: FederatedDataset,
+        client_ids: dict[int, int],
+        store: RunStore,
+    ) -> None:
+        self._settings = settings
+        self._dataset = dataset
+        self._store = store
+        self._interrupted = threading.Event()
+        self._totals = {"updates": 0, "uplink_bytes": 0, "rounds": 0}
+        self._last: dict[str, Any] = {}
+        sizes = dataset.partition_sizes()
+        self._strategy: DpFedPaq = build_strategy(
+            settings,
+            client_ids=client_ids,
+            num_records={index: int(size) for index, size in enumerate(sizes)},
+            on_round=self._on_round,
+        )
+
+    def execute(self, grid: Grid) -> dict[str, Any]:
+        """Run all rounds and write the folder; return the summary.
+
+        Raises
+        ------
+        RunError
+            If no round could aggregate anything, or the local training fails everywhere.
+        """
+        begin = time.perf_counter()
+        settings = self._settings
+        faults = settings.faults
+        if faults.loss_rate or faults.late_rate:
+            grid = FaultyGrid(grid, faults)
+        model = build_model(
+            settings.model,
+            self._dataset.feature_shape,
+            self._dataset.num_classes,
+            settings.seed,
+        )
+        initial = model_record(to_arrays(model))
+        with _stop_on_interrupt(self._interrupted):
+            result = self._strategy.start(
+                grid,
+                initial,
+                num_rounds=settings.rounds,
+                timeout=settings.round_timeout,
+                train_config=ConfigRecord({SETTINGS_KEY: settings.to_json()}),
+                evaluate_fn=self._evaluate,
+            )
+        assert result.arrays is not None
+        return self._finish(result.arrays, time.perf_counter() - begin)
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        """Evaluate on the public test set, which the server holds."""
+        outcome = evaluate(
+            shared_model(self._settings, self._dataset),
+            model_arrays(arrays),
+            self._dataset.test,
+            feature_norm=self._settings.strategy.feature_norm,
+        )
+        metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
+        if server_round == 0:
+            self._write_row(_empty_row(), metrics)
+        return metrics
+
+    def _on_round(self, outcome: RoundResult, evaluation: MetricRecord | None) -> bool:
+        self._totals["updates"] += outcome.num_replies
+        self._totals["uplink_bytes"] += outcome.uplink_bytes
+        self._totals["rounds"] = outcome.server_round
+        self._write_row(_row(outcome), evaluation)
+        if outcome.num_local_failures:
+            _log.warning(
+                "round %d: local training failed on %d clients; their uploads are noise only",
+                outcome.server_round,
+                outcome.num_local_failures,
+            )
+        if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
+            raise RunError("local training failed on every client that answered; see run.log")
+        if self._totals["updates"] == 0 and outcome.num_ineligible == outcome.num_sampled:
+            raise RunError(
+                f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
+                f"strategy.local_steps * strategy.batch_size = "
+                f"{self._strategy.parameters.min_records} records are needed, the largest client "
+                f"has {int(self._dataset.partition_sizes().max())}"
+            )
+        return not self._interrupted.is_set()
+
+    def _write_row(self, row: dict[str, Any], evaluation: MetricRecord | None) -> None:
+        epsilon = self._strategy.epsilon()
+        if evaluation is not None:
+            row["test_loss"] = evaluation["test-loss"]
+            row["test_accuracy"] = evaluation["test-accuracy"]
+        row["epsilon"] = epsilon
+        row["delta"] = None if epsilon is None else self._strategy.parameters.target_delta
+        self._store.append_metrics(row)
+        self._last = row
+
+    def _finish(self, arrays: ArrayRecord, seconds: float) -> dict[str, Any]:
+        settings, totals = self._settings, self._totals
+        if totals["updates"] == 0:
+            raise RunError(
+                f"no valid upload in {totals['rounds']} rounds: the model was never updated"
+            )
+        model = model_arrays(arrays)
+        num_parameters = sum(array.size for array in model.values() if array.dtype.kind == "f")
+        digest = sha256_of_arrays(model)
+        bits = 8 * totals["uplink_bytes"] / (totals["updates"] * max(num_parameters, 1))
+        summary: dict[str, Any] = {
+            "strategy": settings.strategy.name,
+            "mode": settings.strategy.mode,
+            "seed": settings.seed,
+            "randomness": settings.randomness,
+            "engine": settings.engine.name,
+            "num_rounds": totals["rounds"],
+            "num_clients": settings.num_clients,
+            "num_parameters": num_parameters,
+            "test_accuracy": self._last.get("test_accuracy"),
+            "test_loss": self._last.get("test_loss"),
+            "uplink_bytes_total": totals["uplink_bytes"],
+            "uplink_bits_per_parameter": bits,
+            "epsilon": self._last["epsilon"],
+            "delta": self._last["delta"],
+            "wall_seconds": seconds,
+            "versions": list_versions(),
+            "model_sha256": digest,
+            "interrupted": self._interrupted.is_set(),
+        }
+        self._store.write_model(model, {"model": settings.model.name})
+        self._store.write_privacy([row.as_dict() for row in self._strategy.guarantees()])
+        self._store.write_summary(summary)
+        return summary
+
+
+def default_folder(root: Path) -> Path:
+    """Return a new folder's name under `root`, by date and time."""
+    return root / time.strftime("%Y-%m-%d") / time.strftime("%H-%M-%S")
+
+
+def _row(outcome: RoundResult) -> dict[str, Any]:
+    return {
+        "round": outcome.server_round,
+        "seconds": outcome.seconds,
+        "num_sampled": outcome.num_sampled,
+        "num_replies": outcome.num_replies,
+        "num_failures": outcome.num_failures,
+        "num_ineligible": outcome.num_ineligible,
+        "train_loss": outcome.train_loss,
+        "test_loss": None,
+        "test_accuracy": None,
+        "uplink_bytes": outcome.uplink_bytes,
+        "downlink_bytes": outcome.downlink_bytes,
+        "control_bytes": outcome.control_bytes,
+    }
+
+
+def _empty_row() -> dict[str, Any]:
+    """Return the row of the evaluation before the first round."""
+    counts = dict.fromkeys(("num_sampled", "num_replies", "num_failures", "num_ineligible"), 0)
+    sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
+    losses = dict.fromkeys(("train_loss", "test_loss", "test_accuracy"))
+    return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes}
+
+
+class _stop_on_interrupt:
+    """Ctrl-C ends the run after the current round; a second one ends it at once."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+        self._previous: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._event.is_set():
+            raise KeyboardInterrupt
+        _log.warning("stopping after this round (Ctrl-C again stops at once)")
+        self._event.set()

@@ -1,0 +1,75 @@
+"""What a client trains on, and how: its partition, its model, its local steps."""
+
+from functools import lru_cache
+
+import torch
+
+from fl_app.data import FederatedDataset, Records, load_dataset
+from fl_app.local_training import StepSettings, train_steps
+from fl_app.models import build_model
+from fl_app.settings import RunSettings
+from strategies.dp_fedpaq.client import LocalWork, Trained
+
+
+class LocalTask:
+    """The local side of one client.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    partition_id : int
+        Number of the client's partition.
+    num_partitions : int
+        Number of partitions in the run.
+    """
+
+    def __init__(self, settings: RunSettings, partition_id: int, num_partitions: int) -> None:
+        self._settings = settings
+        self._partition_id = partition_id
+        self._num_partitions = num_partitions
+        self._records: Records | None = None
+
+    def records(self) -> Records:
+        """Read the client's records."""
+        if self._records is None:
+            dataset = load_dataset(self._settings.data, self._num_partitions, self._settings.seed)
+            self._records = dataset.partition(self._partition_id)
+        return self._records
+
+    def num_records(self) -> int:
+        """Return n_k; reads the data."""
+        return len(self.records())
+
+    def local_update(self, work: LocalWork) -> Trained:
+        """Run the local steps of a round."""
+        chosen = self._settings.strategy
+        dataset = load_dataset(self._settings.data, self._num_partitions, self._settings.seed)
+        steps = StepSettings(
+            learning_rate=work.learning_rate,
+            weight_decay=chosen.weight_decay,
+            proximal=chosen.proximal,
+            feature_norm=chosen.feature_norm,
+            float64=work.float64,
+        )
+        return train_steps(
+            shared_model(self._settings, dataset),
+            work.arrays,
+            self.records(),
+            work.batches,
+            steps,
+            batch_divisor=work.batch_size,
+            torch_seed=work.seed,
+        )
+
+
+def shared_model(settings: RunSettings, dataset: FederatedDataset) -> torch.nn.Module:
+    """Return this process's one instance of the run's model; its values are anybody's."""
+    return _build_shared(settings, dataset.feature_shape, dataset.num_classes)
+
+
+@lru_cache(maxsize=2)
+def _build_shared(
+    settings: RunSettings, feature_shape: tuple[int, ...], num_classes: int
+) -> torch.nn.Module:
+    model = build_model(settings.model, feature_shape, num_classes, settings.seed)
+    return model.cuda() if torch.cuda.is_available() else model

@@ -1,0 +1,168 @@
+"""The methods: from a name to the server's strategy and the client's answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Context, Message
+
+from fl_app.errors import ConfigError
+from fl_app.local_task import LocalTask
+from fl_app.models import loss_family
+from fl_app.settings import RunSettings, StrategySettings
+from strategies.dp_fedpaq import DpFedPaq, ParameterError
+from strategies.dp_fedpaq import client as dp_fedpaq_client
+from strategies.mechanisms.sensitivity import LocalTraining
+from strategies.rounds import OnRound
+
+DEFAULT_NUM_LEVELS = 100
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: how its server side is built and how its client side answers."""
+
+    description: str
+    build: Callable[..., DpFedPaq]
+    train: Callable[[Message, Context, LocalTask], Message]
+
+
+def build_strategy(
+    settings: RunSettings,
+    *,
+    client_ids: Mapping[int, int] | None = None,
+    num_records: Mapping[int, int] | None = None,
+    on_round: OnRound | None = None,
+) -> DpFedPaq:
+    """Build the strategy of a run.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    client_ids : mapping of int to int, or None
+        Node id to partition number.
+    num_records : mapping of int to int, or None
+        Partition number to number of records, where it may be known (simulation).
+    on_round : callable or None
+        Called after each round; False stops the run.
+
+    Raises
+    ------
+    ConfigError
+        If the method does not allow the settings.
+    """
+    method = METHODS[settings.strategy.name]
+    try:
+        return method.build(settings, client_ids, num_records, on_round)
+    except ParameterError as error:
+        key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
+        raise ConfigError(key, error.value, error.allowed) from None
+
+
+def check_settings(settings: RunSettings) -> None:
+    """Raise ConfigError unless the method allows the settings."""
+    build_strategy(settings)
+
+
+_TOP_KEYS = ("num_sampled_clients", "fraction_train", "min_replies", "randomness", "seed")
+
+
+def _build_dp_fedpaq(
+    settings: RunSettings,
+    client_ids: Mapping[int, int] | None,
+    num_records: Mapping[int, int] | None,
+    on_round: OnRound | None,
+) -> DpFedPaq:
+    chosen = settings.strategy
+
+    def build(sensitivity: str) -> DpFedPaq:
+        return DpFedPaq(
+            num_sampled_clients=settings.num_sampled_clients,
+            fraction_train=settings.fraction_train,
+            max_participations=chosen.max_participations,
+            min_replies=settings.min_replies,
+            client_ids=client_ids,
+            num_records=num_records,
+            on_round=on_round,
+            unit=chosen.unit,
+            neighboring_relation=chosen.neighboring_relation,
+            sensitivity=sensitivity,
+            clipping_norm=chosen.clipping_norm,
+            target_epsilon=chosen.target_epsilon,
+            noise_multiplier=chosen.noise_multiplier,
+            target_delta=chosen.target_delta,
+            accountant=chosen.accountant,
+            training=_declare_training(settings) if sensitivity == "convex" else None,
+            local_steps=chosen.local_steps,
+            local_epochs=chosen.local_epochs,
+            batch_size=chosen.batch_size,
+            learning_rate=chosen.learning_rate,
+            lr_schedule=chosen.lr_schedule,
+            lr_decay=chosen.lr_decay,
+            quantizer=chosen.quantizer,
+            num_levels=_num_levels(chosen),
+            randomness=settings.randomness,
+            seed=settings.seed,
+        )
+
+    if chosen.sensitivity != "auto":
+        return build(chosen.sensitivity)
+    strategy = build("whole_update")
+    if not strategy.parameters.adds_noise or loss_family(settings.model.name) is None:
+        return strategy
+    try:
+        return build("convex")
+    except ParameterError as error:
+        if error.key != "sensitivity":
+            raise
+        return strategy
+
+
+def _declare_training(settings: RunSettings) -> LocalTraining:
+    """Say what `fl_app.local_training` does under these settings, for the convex bound."""
+    chosen = settings.strategy
+    family = loss_family(settings.model.name)
+    return LocalTraining(
+        loss="softmax_cross_entropy" if family == "softmax" else settings.model.name,
+        optimizer="sgd",
+        momentum=0.0,
+        weight_decay=chosen.weight_decay,
+        proximal=chosen.proximal,
+        learning_rates=(chosen.learning_rate,),
+        batch_size=chosen.batch_size,
+        feature_norm=chosen.feature_norm,
+        has_bias=True,
+        per_example_clipping=False,
+        class_weights=False,
+        input_dropout=False,
+        trainable_lower_layers=family is None,
+        keeps_state_between_rounds=False,
+        float64=True,
+        data_dependent_preprocessing=False,
+        sampling="fixed",
+        disjoint_batches=chosen.local_steps is not None,
+        full_batches=chosen.local_steps is not None,
+    )
+
+
+def _num_levels(chosen: StrategySettings) -> int:
+    if chosen.target_bits is not None:
+        # A sign and the largest s whose levels 0..s fit in the remaining bits.
+        return int(2 ** (chosen.target_bits - 1) - 1)
+    return DEFAULT_NUM_LEVELS if chosen.num_levels is None else chosen.num_levels
+
+
+def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Message:
+    return dp_fedpaq_client.train(
+        message, context, num_records=task.num_records, local_update=task.local_update
+    )
+
+
+METHODS: dict[str, Method] = {
+    "dp_fedpaq": Method(
+        "clipped, noised and quantised updates, averaged (FedAvg and FedPaq are settings of it)",
+        _build_dp_fedpaq,
+        _train_dp_fedpaq,
+    ),
+}
+
+__all__ = ["METHODS", "Method", "build_strategy", "check_settings"]

@@ -1,0 +1,178 @@
+"""The configuration of a run as frozen dataclasses: one for each group of conf/.
+
+Nothing here knows Hydra, so a client can read the settings that the server sends it without it.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fl_app.data import DataSettings
+from fl_app.engines.faults import FaultSettings
+from fl_app.errors import ConfigError
+from fl_app.models import ModelSettings
+from fl_app.structure import build
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where the run executes (conf/engine).
+
+    Attributes
+    ----------
+    name : str
+        ``in_process`` or ``simulation`` (Flower's simulation runtime).
+    workers : int
+        Clients that train at the same time (simulation; in process it is always one).
+    """
+
+    name: Literal["in_process", "simulation"] = "in_process"
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class StrategySettings:
+    """The method and its parameters (conf/strategy); the files there explain each key."""
+
+    name: Literal["dp_fedpaq"]
+    mode: Literal["sound"] = "sound"
+    unit: Literal["record", "client"] = "record"
+    neighboring_relation: Literal["replace_one", "add_or_remove_one", "zero_out"] = "replace_one"
+    sensitivity: Literal["auto", "whole_update", "convex"] = "auto"
+    mechanism: Literal["update_noise"] = "update_noise"
+    noise_at: Literal["client"] = "client"
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    target_delta: float = 1e-5
+    clipping_norm: float | None = 1.0
+    feature_norm: float | None = None
+    quantizer: Literal["none", "qsgd"] = "qsgd"
+    num_levels: int | None = None
+    target_bits: int | None = None
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int = 16
+    sampling: Literal["fixed"] = "fixed"
+    learning_rate: float = 0.1
+    lr_schedule: Literal["constant", "inverse_rounds", "exponential"] = "constant"
+    lr_decay: float = 1.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    accountant: Literal["auto", "closed_form", "pld"] = "auto"
+    max_participations: int | None = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that defines a run (conf/config.yaml explains the keys at the top)."""
+
+    strategy: StrategySettings
+    seed: int = 0
+    randomness: Literal["seeded", "secret"] = "seeded"
+    num_rounds: int | None = None
+    total_local_steps: int | None = None
+    num_clients: int | None = None
+    num_sampled_clients: int | None = None
+    fraction_train: float | None = None
+    participation: Literal["fixed"] = "fixed"
+    min_replies: int = 1
+    round_timeout: float = 3600.0
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+
+    def __post_init__(self) -> None:
+        _require("seed", self.seed, self.seed >= 0, "an integer >= 0")
+        if (self.num_rounds is None) == (self.total_local_steps is None):
+            raise ConfigError(
+                "num_rounds",
+                {"num_rounds": self.num_rounds, "total_local_steps": self.total_local_steps},
+                "exactly one of the two",
+            )
+        for key in ("num_rounds", "total_local_steps", "num_clients", "num_sampled_clients"):
+            value = getattr(self, key)
+            _require(key, value, value is None or value >= 1, "an integer >= 1")
+        _require("min_replies", self.min_replies, self.min_replies >= 1, "an integer >= 1")
+        _require("round_timeout", self.round_timeout, self.round_timeout > 0, "seconds > 0")
+        _require("engine.workers", self.engine.workers, self.engine.workers >= 1, "an integer >= 1")
+        if self.engine.name == "in_process" and self.engine.workers != 1:
+            raise ConfigError("engine.workers", self.engine.workers, "1 with engine=in_process")
+        for key in ("loss_rate", "late_rate"):
+            rate = getattr(self.faults, key)
+            _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")
+        _require("faults.seed", self.faults.seed, self.faults.seed >= 0, "an integer >= 0")
+        self._check_cohort()
+        _check_strategy(self.strategy)
+        if self.rounds < 1:
+            raise ConfigError(
+                "total_local_steps",
+                self.total_local_steps,
+                "at least strategy.local_steps (K = floor(T / E) rounds)",
+            )
+
+    def _check_cohort(self) -> None:
+        sampled, fraction = self.num_sampled_clients, self.fraction_train
+        if sampled is not None and fraction is not None:
+            raise ConfigError("fraction_train", fraction, "null beside num_sampled_clients")
+        _require("fraction_train", fraction, fraction is None or 0.0 < fraction <= 1.0, "in (0, 1]")
+        if sampled is not None and self.num_clients is not None and sampled > self.num_clients:
+            raise ConfigError(
+                "num_sampled_clients", sampled, f"at most num_clients = {self.num_clients}"
+            )
+        if self.num_clients is not None:
+            cohort = sampled or max(1, round((fraction or 1.0) * self.num_clients))
+            if self.min_replies > cohort:
+                raise ConfigError(
+                    "min_replies", self.min_replies, f"at most the clients of a round, {cohort}"
+                )
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds: given, or K = floor(T / E) of the local steps in all."""
+        if self.num_rounds is not None:
+            return self.num_rounds
+        assert self.total_local_steps is not None
+        steps = self.strategy.local_steps
+        if steps is None:
+            raise ConfigError(
+                "total_local_steps", self.total_local_steps, "null with strategy.local_epochs"
+            )
+        return self.total_local_steps // steps
+
+    def to_json(self) -> str:
+        """Serialise, for the wire and for a run's folder."""
+        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunSettings":
+        """Parse and check what `to_json` wrote."""
+        values = json.loads(text)
+        version = values.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            raise ConfigError("format_version", version, str(FORMAT_VERSION))
+        return build(cls, values)
+
+
+def _require(key: str, value: object, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(key, value, allowed)
+
+
+def _check_strategy(strategy: StrategySettings) -> None:
+    bits = strategy.target_bits
+    if strategy.num_levels is not None and bits is not None:
+        raise ConfigError("strategy.target_bits", bits, "null beside strategy.num_levels")
+    _require(
+        "strategy.target_bits", bits, bits is None or 2 <= bits <= 17, "2 to 17 bits a parameter"
+    )
+    if bits is not None and strategy.quantizer == "none":
+        raise ConfigError("strategy.target_bits", bits, "null with quantizer none")
+    for key in ("weight_decay", "proximal"):
+        value = getattr(strategy, key)
+        _require(f"strategy.{key}", value, 0.0 <= value < 1e15, "a number >= 0")
+    norm = strategy.feature_norm
+    _require("strategy.feature_norm", norm, norm is None or norm > 0.0, "a number > 0 or null")

@@ -1,0 +1,98 @@
+"""From plain values (YAML, JSON) to frozen dataclasses, with every type checked."""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fl_app.errors import ConfigError, unknown_key
+
+T = TypeVar("T")
+
+_WORDS = {int: "an integer", float: "a finite number", str: "text", bool: "true or false"}
+
+
+def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
+    """Build a dataclass from a mapping.
+
+    Parameters
+    ----------
+    cls : type
+        A dataclass whose fields are numbers, text, booleans, Literals, optionals of these, or
+        dataclasses.
+    values : mapping
+        Its values; nested mappings for nested dataclasses.
+    prefix : str
+        Name of the enclosing key, ending in a dot, for messages.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown key (with the nearest known one), a missing key without default, or a value
+        of another type.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(prefix.rstrip("."), values, "a group of keys")
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise unknown_key(str(key), fields, prefix)
+    arguments = {}
+    for name, field in fields.items():
+        if name in values:
+            arguments[name] = _convert(values[name], hints[name], f"{prefix}{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{prefix}{name}", "missing", _describe(hints[name]))
+    return cls(**arguments)
+
+
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, key + ".")
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        if option is type(None) and value is None:
+            return None
+        if typing.get_origin(option) is typing.Literal and value in typing.get_args(option):
+            return value
+        if option is bool and isinstance(value, bool):
+            return value
+        if option is str and isinstance(value, str):
+            return value
+        if option is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isfinite(value):
+                return float(value)
+    raise ConfigError(key, value, _describe(hint) + _text_hint(value, options))
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _describe(hint: Any) -> str:
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    words = []
+    for option in options:
+        if option is type(None):
+            words.append("null")
+        elif typing.get_origin(option) is typing.Literal:
+            words += [str(choice) for choice in typing.get_args(option)]
+        else:
+            words.append(_WORDS.get(option, "a group of keys"))
+    return " or ".join(words)
+
+
+def _text_hint(value: Any, options: tuple[Any, ...]) -> str:
+    """Say so when a number was given as text, which YAML makes of some spellings."""
+    if not isinstance(value, str) or not {int, float} & set(options):
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    return f" (this is text; write {number!r} without quotes)"
