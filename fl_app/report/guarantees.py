@@ -1,0 +1,132 @@
+"""Say a privacy guarantee in plain words, and never more than it holds.
+
+A guarantee is one entry of ``privacy.json``, as `fl_app.report.run_folder` checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+Guarantee = Mapping[str, Any]
+
+SEEDED_NOTICE = "seeded run: not a release"
+
+_ADVERSARIES = {
+    "server": "The server, and anyone who can read its traffic",
+    "model_user": "Anyone who uses the released models",
+    "server_and_colluders": "The server",
+}
+_SHORT_ADVERSARIES = {
+    "server": "the server",
+    "model_user": "model users",
+    "server_and_colluders": "the server and colluders",
+}
+_UNITS = {"record": "One training record", "client": "All the data of one client"}
+_RELATIONS = {
+    "replace_one": "exchanged for any other",
+    "add_or_remove_one": "added or removed",
+    "zero_out": "left out (the client then sends only noise)",
+}
+
+
+class Status(Enum):
+    """What may be said of a guarantee; the value is the sentence a reader sees."""
+
+    HOLDS = "Holds"
+    SEEDED = "Seeded run: not a release"
+    INVALID = "Not a valid guarantee"
+    NONE = "No privacy guarantee"
+
+
+def judge_guarantee(guarantee: Guarantee | None) -> Status:
+    """Say what may be claimed, failing closed when the entries contradict each other.
+
+    Parameters
+    ----------
+    guarantee : mapping or None
+        One entry of ``privacy.json``; ``None`` if there is no such entry.
+
+    Returns
+    -------
+    Status
+        `Status.HOLDS` only if epsilon and delta are numbers, the randomness was secret and the
+        entry says that it is valid.
+    """
+    if guarantee is None or guarantee.get("epsilon") is None or guarantee.get("delta") is None:
+        return Status.NONE
+    if guarantee.get("randomness") == "seeded":
+        return Status.SEEDED
+    if guarantee.get("randomness") != "secret" or guarantee.get("valid") is not True:
+        return Status.INVALID
+    return Status.HOLDS
+
+
+def is_seeded(summary: Mapping[str, Any] | None, privacy: Iterable[Guarantee] | None) -> bool:
+    """Tell whether a run's noise can be computed again from its seed.
+
+    Parameters
+    ----------
+    summary : mapping or None
+        The content of ``summary.json``, if the run has finished.
+    privacy : iterable of mapping, or None
+        The guarantees of ``privacy.json``, if it is there.
+
+    Returns
+    -------
+    bool
+        True if either of them says that the randomness was seeded.
+    """
+    entries = [*([summary] if summary else []), *(privacy or [])]
+    return any(entry.get("randomness") == "seeded" for entry in entries)
+
+
+def describe_adversary(guarantee: Guarantee) -> str:
+    """Say against whom the guarantee holds."""
+    name: str = guarantee["adversary"]
+    words = _ADVERSARIES.get(name, name)
+    fraction = guarantee.get("colluding_fraction")
+    if not fraction:
+        return words
+    share = "all other clients" if fraction == 1 else f"{100 * fraction:g} % of the clients"
+    return f"{words}, with the help of {share}"
+
+
+def name_adversary(guarantee: Guarantee) -> str:
+    """Name the adversary in a word or two, for a heading or an axis."""
+    name: str = guarantee["adversary"]
+    return _SHORT_ADVERSARIES.get(name, name)
+
+
+def describe_protection(guarantee: Guarantee) -> str:
+    """Say what is protected: the unit, and how two neighbouring data sets differ."""
+    unit = guarantee.get("unit")
+    relation = guarantee.get("neighboring_relation")
+    if unit is None or relation is None:
+        return "not stated"
+    return f"{_UNITS.get(unit, unit)}, {_RELATIONS.get(relation, relation)}"
+
+
+def explain_failure(guarantee: Guarantee | None) -> str:
+    """Say why a guarantee does not hold; an empty string if it does.
+
+    Parameters
+    ----------
+    guarantee : mapping or None
+        One entry of ``privacy.json``; ``None`` if there is no such entry.
+
+    Returns
+    -------
+    str
+        The recorded reason, or what can be said without it.
+    """
+    status = judge_guarantee(guarantee)
+    if status is Status.HOLDS:
+        return ""
+    recorded = (guarantee or {}).get("why_not")
+    if recorded:
+        return str(recorded)
+    if status is Status.SEEDED:
+        return "Whoever knows the seed can compute the noise again and subtract it."
+    return "The run recorded no reason."

@@ -1,0 +1,118 @@
+"""Name several runs by what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fl_app.report.run_folder import RunFolder
+
+_LONGEST_LABEL = 40
+
+
+def list_settings(config_text: str | None) -> dict[str, str]:
+    """Flatten a configuration into dotted keys.
+
+    Parameters
+    ----------
+    config_text : str or None
+        YAML in block style, as Hydra writes it.
+
+    Returns
+    -------
+    dict
+        Dotted key -> value as written. Lines that are no ``key: value`` (items of lists, text
+        blocks) are joined to the key above them.
+    """
+    settings: dict[str, str] = {}
+    parents: list[tuple[int, str]] = []
+    for line in (config_text or "").splitlines():
+        content = line.strip()
+        if not content or content.startswith("#"):
+            continue
+        indent = len(line) - len(line.lstrip())
+        key, separator, value = content.partition(":")
+        if not separator or content.startswith("-") or (value and not value.startswith(" ")):
+            dotted = ".".join(name for _, name in parents)
+            settings[dotted] = f"{settings.get(dotted, '')} {content}".strip()
+            continue
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        parents.append((indent, key))
+        if value.strip():
+            settings[".".join(name for _, name in parents)] = value.strip()
+    return settings
+
+
+def find_differences(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
+    """Find the settings in which runs differ.
+
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        The runs to compare.
+
+    Returns
+    -------
+    list of dict
+        For each run, the dotted keys that do not have one value in all runs, with this run's
+        value. Keys that a run lacks are left out.
+    """
+    settings = [list_settings(run.config_text) for run in runs]
+    keys = list(dict.fromkeys(key for each in settings for key in each))
+    differing = [key for key in keys if len({each.get(key) for each in settings}) > 1]
+    return [{key: each[key] for key in differing if key in each} for each in settings]
+
+
+def label_runs(runs: Sequence[RunFolder]) -> list[str]:
+    """Give every run a short name that no other of these runs has.
+
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        The runs to name.
+
+    Returns
+    -------
+    list of str
+        The settings that differ, if that is short and unique; else the end of the folder's path,
+        with as many parts as it takes; else (one folder given twice) a number.
+    """
+    differences = find_differences(runs)
+    keys = _choose_keys(differences)
+    short = _shorten_keys(keys)
+    labels = [
+        ", ".join(f"{short[key]}={each[key]}" for key in keys if key in each)
+        for each in differences
+    ]
+    if _tell_apart(labels) and max(map(len, labels)) <= _LONGEST_LABEL:
+        return labels
+    for parts in range(1, max(len(run.path.parts) for run in runs) + 1):
+        labels = ["/".join(run.path.parts[-parts:]) for run in runs]
+        if _tell_apart(labels):
+            return labels
+    return [f"run {number}" for number in range(1, len(runs) + 1)]
+
+
+def _choose_keys(differences: Sequence[dict[str, str]]) -> list[str]:
+    """Choose few keys that still tell the runs apart, the last ones if there is a choice."""
+    keys = list(dict.fromkeys(key for each in differences for key in each))
+
+    def count_distinct(chosen: Sequence[str]) -> int:
+        return len({tuple(each.get(key) for key in chosen) for each in differences})
+
+    wanted = count_distinct(keys)
+    for key in list(keys):
+        rest = [each for each in keys if each != key]
+        if rest and count_distinct(rest) == wanted:
+            keys = rest
+    return keys
+
+
+def _shorten_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Map each dotted key to its last part, unless two keys end alike."""
+    ends = [key.rpartition(".")[2] for key in keys]
+    return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+
+
+def _tell_apart(labels: Sequence[str]) -> bool:
+    return all(labels) and len(set(labels)) == len(labels)

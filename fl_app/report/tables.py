@@ -1,0 +1,195 @@
+"""Tables for the terminal: one run's summary, and the jobs of a sweep."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fl_app.report.formats import (
+    MISSING,
+    format_bytes,
+    format_count,
+    format_delta,
+    format_duration,
+    format_epsilon,
+    format_number,
+    format_share,
+)
+from fl_app.report.guarantees import (
+    SEEDED_NOTICE,
+    Guarantee,
+    Status,
+    describe_adversary,
+    describe_protection,
+    explain_failure,
+    is_seeded,
+    judge_guarantee,
+)
+
+__all__ = ["format_delta", "format_epsilon", "print_tables", "summary_table", "sweep_table"]
+
+_WIDTH_IN_FILES = 160  # a table in a log is not wrapped at the usual 80 columns
+_STYLES = {
+    Status.HOLDS: "green",
+    Status.SEEDED: "yellow",
+    Status.INVALID: "bold red",
+    Status.NONE: "bold red",
+}
+
+
+def print_tables(content: RenderableType, stream: IO[str] | None = None) -> None:
+    """Print tables, in colour on a terminal and as plain text anywhere else.
+
+    Parameters
+    ----------
+    content : rich renderable
+        What `summary_table` or `sweep_table` returned.
+    stream : text stream, optional
+        Where to print; standard output by default.
+    """
+    stream = stream or sys.stdout
+    if stream.isatty():
+        Console(file=stream, highlight=False).print(content)
+    else:
+        plain = Console(
+            file=stream, highlight=False, color_system=None, width=_WIDTH_IN_FILES, soft_wrap=False
+        )
+        plain.print(content)
+
+
+def summary_table(
+    summary: Mapping[str, Any], privacy: Sequence[Guarantee] | None = None
+) -> RenderableType:
+    """Lay out one finished run: what it reached, what it sent, and who is protected from whom.
+
+    Parameters
+    ----------
+    summary : mapping
+        The content of ``summary.json``.
+    privacy : sequence of mapping, optional
+        The guarantees of ``privacy.json``.
+
+    Returns
+    -------
+    rich renderable
+        A group of two tables, and lines that say what does not hold and why.
+    """
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="dim")
+    facts.add_column()
+    for name, value in _list_facts(summary):
+        facts.add_row(name, Text(value))
+    parts: list[RenderableType] = [facts, Text()]
+    guarantees = list(privacy or [])
+    if guarantees:
+        parts.append(_guarantee_table(guarantees))
+    else:
+        parts.append(Text(Status.NONE.value, style=_STYLES[Status.NONE]))
+    # One reason may concern several adversaries: say it once.
+    reasons = {reason: None for each in guarantees if (reason := explain_failure(each))}
+    if is_seeded(summary, guarantees):
+        parts.append(Text(f"! {SEEDED_NOTICE}", style=_STYLES[Status.SEEDED]))
+    parts += [Text(f"! {reason}") for reason in reasons]
+    return Group(*parts)
+
+
+def _list_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    get = summary.get
+    mode = f" ({get('mode')} mode)" if get("mode") else ""
+    uplink = format_bytes(get("uplink_bytes_total"))
+    bits = get("uplink_bits_per_parameter")
+    if bits is not None:
+        uplink += f" ({format_number(bits)} bits per parameter and update)"
+    return [
+        ("Strategy", f"{get('strategy') or MISSING}{mode}"),
+        (
+            "Rounds",
+            f"{format_count(get('num_rounds'))} with {format_count(get('num_clients'))} clients",
+        ),
+        ("Parameters", format_count(get("num_parameters"))),
+        ("Randomness", f"{get('randomness') or MISSING}, seed {get('seed', MISSING)}"),
+        ("Engine", str(get("engine") or MISSING)),
+        ("Test accuracy", format_share(get("test_accuracy"))),
+        ("Test loss", format_number(get("test_loss"))),
+        ("Uplink", uplink),
+        ("Time", format_duration(get("wall_seconds"))),
+    ]
+
+
+def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("Against", "Protected"):
+        table.add_column(name)
+    for name in ("ε", "δ"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Status", no_wrap=True)
+    for guarantee in guarantees:
+        status = judge_guarantee(guarantee)
+        table.add_row(
+            Text(describe_adversary(guarantee)),
+            Text(describe_protection(guarantee)),
+            format_epsilon(guarantee.get("epsilon")),
+            format_delta(guarantee.get("delta")),
+            Text(status.value, style=_STYLES[status]),
+        )
+    return table
+
+
+def sweep_table(
+    jobs: Sequence[tuple[Sequence[str], Mapping[str, Any] | None]],
+) -> Table:
+    """Lay out the jobs of a sweep, one line each.
+
+    Parameters
+    ----------
+    jobs : sequence of (overrides, summary)
+        `overrides` are Hydra's, each ``key=value``; `summary` is the content of the job's
+        ``summary.json``, or ``None`` if the job failed.
+
+    Returns
+    -------
+    rich.table.Table
+        A column for each key that is overridden, then the results.
+    """
+    settings = [_split_overrides(overrides) for overrides, _ in jobs]
+    keys = list(dict.fromkeys(key for each in settings for key in each))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Job", justify="right")
+    for key in keys:
+        table.add_column(Text(key))
+    for name in ("Test accuracy", "Test loss", "ε", "δ", "Uplink", "Bits/parameter", "Time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, (values, (_, summary)) in enumerate(zip(settings, jobs, strict=True)):
+        chosen = [Text(values.get(key, "")) for key in keys]
+        table.add_row(str(number), *chosen, *_list_results(summary))
+    if any(is_seeded(summary, None) for _, summary in jobs):
+        table.caption = Text(f"At least one {SEEDED_NOTICE}")
+        table.caption_justify = "left"
+    return table
+
+
+def _split_overrides(overrides: Sequence[str]) -> dict[str, str]:
+    parts = (override.partition("=") for override in overrides)
+    return {key: value if separator else "yes" for key, separator, value in parts}
+
+
+def _list_results(summary: Mapping[str, Any] | None) -> list[Text]:
+    if summary is None:
+        return [Text("failed", style="bold red")]
+    epsilon = summary.get("epsilon")
+    style = _STYLES[Status.NONE] if epsilon is None else ""
+    return [
+        Text(format_share(summary.get("test_accuracy"))),
+        Text(format_number(summary.get("test_loss"))),
+        Text(format_epsilon(epsilon), style=style),
+        Text(format_delta(summary.get("delta")), style=style),
+        Text(format_bytes(summary.get("uplink_bytes_total"))),
+        Text(format_number(summary.get("uplink_bits_per_parameter"))),
+        Text(format_duration(summary.get("wall_seconds"))),
+    ]
