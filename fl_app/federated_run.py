@@ -84,7 +84,7 @@ class FederatedRun:
             settings.seed,
         )
         initial = model_record(to_arrays(model))
-        with _stop_on_interrupt(self._interrupted):
+        with _StopOnInterrupt(self._interrupted):
             result = self._strategy.start(
                 grid,
                 initial,
@@ -207,7 +207,7 @@ def _empty_row() -> dict[str, Any]:
     return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes}
 
 
-class _stop_on_interrupt:
+class _StopOnInterrupt:
     """Ctrl-C ends the run after the current round; a second one ends it at once."""
 
     def __init__(self, event: threading.Event) -> None:

@@ -37,8 +37,11 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
             position, last = 0, False
             while not last:
                 last = stop.wait(POLL_SECONDS)
-                for row, position in _new_rows(folder / METRICS_FILE, position):
-                    progress.update(task, completed=row["round"], description=_describe(row))
+                rows, position = _read_rows(folder / METRICS_FILE, position)
+                if rows:
+                    progress.update(
+                        task, completed=rows[-1]["round"], description=_describe(rows[-1])
+                    )
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
@@ -49,18 +52,16 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
             thread.join()
 
 
-def _new_rows(file: Path, position: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the complete lines after `position`, each with the position behind it."""
+def _read_rows(file: Path, position: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the complete lines after `position`, and the position behind them."""
     try:
         with file.open("rb") as stream:
             stream.seek(position)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    return
-                position += len(line)
-                yield json.loads(line), position
+            text = stream.read()
     except OSError:
-        return
+        return [], position
+    complete = text[: text.rfind(b"\n") + 1]
+    return [json.loads(line) for line in complete.splitlines()], position + len(complete)
 
 
 def _describe(row: dict[str, Any]) -> str:

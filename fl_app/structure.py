@@ -64,10 +64,14 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             return value
         if option is int and isinstance(value, int) and not isinstance(value, bool):
             return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            if math.isfinite(value):
-                return float(value)
+        if option is float and _is_finite_number(value):
+            return float(value)
     raise ConfigError(key, value, _describe(hint) + _text_hint(value, options))
+
+
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
 
 
 def _is_union(hint: Any) -> bool:

@@ -7,8 +7,8 @@ version that it was not written for.
 
 import itertools
 from importlib.metadata import version
+from typing import Any
 
-import flwr.app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.supercore.run import Run
@@ -72,5 +72,5 @@ def _copy_content(content: RecordDict) -> RecordDict:
     return copied
 
 
-def _copy_value(value):  # type: ignore[no-untyped-def]
+def _copy_value(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value

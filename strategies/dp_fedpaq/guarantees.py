@@ -152,11 +152,13 @@ def _assumptions(parameters: DpFedPaqParameters, adversary: str) -> tuple[str, .
     ]
     if parameters.sampling == "fixed" and parameters.resolved_accountant == "pld":
         lines.append("secret draws: nobody but the client knows which records it drew in a round")
-    if parameters.unit == "record":
-        lines.append("the number of records of each client is public")
     if adversary == "model_user":
         lines.append(
             "post-processing: the models are functions of the uploads; what averaging and client "
             "sampling hide in addition is not counted"
         )
-    return (*lines, *parameters.sensitivity_in_round(1).conditions)
+    conditions = parameters.sensitivity_in_round(1).conditions
+    public_size = "the number of records of a client is public"
+    if parameters.unit == "record" and public_size not in conditions:
+        lines.append(public_size)
+    return (*lines, *conditions)

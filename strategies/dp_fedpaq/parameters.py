@@ -251,7 +251,7 @@ class DpFedPaqParameters:
             return whole
         if self.training is None:
             raise SensitivityError(
-                "training: None; allowed: a LocalTraining that declares what the local training does"
+                "training: None; allowed: a LocalTraining that says what the training does"
             )
         rate = self.learning_rate_in_round(server_round)
         training = dataclasses.replace(
