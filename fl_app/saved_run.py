@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from fl_app.config import data_settings, read_run_settings
-from fl_app.data import load_dataset
+from fl_app.data import DataSettings, FederatedDataset, PartitionSettings, load_dataset
 from fl_app.errors import ConfigError
 from fl_app.evaluation import Evaluation, evaluate
 from fl_app.model_arrays import load_arrays, load_model_file
@@ -40,7 +40,7 @@ def load_model(folder: str | Path) -> torch.nn.Module:
     settings = read_settings(path)
     if not (path / MODEL_FILE).is_file():
         raise ConfigError("RUN", str(folder), f"the folder of a finished run, with {MODEL_FILE}")
-    dataset = load_dataset(settings.data, settings.num_clients or 1, settings.seed)
+    dataset = _load_undivided(settings.data)
     model = build_model(settings.model, dataset.feature_shape, dataset.num_classes, settings.seed)
     load_arrays(model, load_model_file(path / MODEL_FILE))
     return model.eval()
@@ -58,8 +58,12 @@ def evaluate_run(folder: Path, overrides: list[str]) -> Evaluation:
     """
     settings = read_settings(folder)
     text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-    settings = dataclasses.replace(settings, data=data_settings(text, overrides))
-    dataset = load_dataset(settings.data, settings.num_clients or 1, settings.seed)
+    dataset = _load_undivided(data_settings(text, overrides))
     model = build_model(settings.model, dataset.feature_shape, dataset.num_classes, settings.seed)
     arrays = load_model_file(folder / MODEL_FILE)
     return evaluate(model, arrays, dataset.test, settings.strategy.feature_norm)
+
+
+def _load_undivided(settings: DataSettings) -> FederatedDataset:
+    """Load the data for their test set; how the rest is divided does not matter."""
+    return load_dataset(dataclasses.replace(settings, partition=PartitionSettings()), 1, 0)

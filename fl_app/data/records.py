@@ -1,0 +1,171 @@
+"""Labelled records, and one data set divided among clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class DataError(ValueError):
+    """Data that is missing, damaged or asked for in a way that cannot be met.
+
+    The message names the key or file, the value found, and what is allowed or how to get the data.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Labelled examples.
+
+    Attributes
+    ----------
+    features : numpy.ndarray
+        float32, shape (n, *feature_shape). Non-finite entries are allowed: whether a method
+        projects or refuses them is its own decision.
+    labels : numpy.ndarray
+        int64, shape (n,), each at least 0.
+
+    Raises
+    ------
+    DataError
+        If a dtype or a shape differs, or a label is negative.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _require_array("features", self.features, np.float32)
+        _require_array("labels", self.labels, np.int64)
+        if self.features.ndim < 2:
+            raise DataError(
+                f"features: shape {self.features.shape}; (n, *feature_shape) with at least one "
+                "dimension for the features is needed"
+            )
+        if self.labels.shape != self.features.shape[:1]:
+            raise DataError(
+                f"labels: shape {self.labels.shape}; ({self.features.shape[0]},) is needed, one "
+                "label for each row of features"
+            )
+        if self.labels.size and int(self.labels.min()) < 0:
+            raise DataError(f"labels: {int(self.labels.min())} found; labels are 0 or more")
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return int(self.labels.shape[0])
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one record's features."""
+        return tuple(self.features.shape[1:])
+
+    def take(self, indices: NDArray[np.int64]) -> "Records":
+        """Return copies of the records at `indices` (int64, shape (m,), each in [0, n))."""
+        _require_indices("indices", indices, len(self))
+        return Records(self.features[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedDataset:
+    """Training records divided among clients, and public test records.
+
+    Attributes
+    ----------
+    name : str
+        Name of the source.
+    train, test : Records
+        Records of all clients, and the test set the server holds.
+    num_classes : int
+        Labels lie in [0, num_classes).
+    partitions : tuple of numpy.ndarray
+        int64 indices into `train`, one array a client. A record belongs to at most one client:
+        a guarantee per record would not hold for a record that two clients upload.
+
+    Raises
+    ------
+    DataError
+        If a label, an index or a shape lies outside what is stated above.
+    """
+
+    name: str
+    train: Records
+    test: Records
+    num_classes: int
+    partitions: tuple[NDArray[np.int64], ...]
+
+    def __post_init__(self) -> None:
+        if self.train.feature_shape != self.test.feature_shape:
+            raise DataError(
+                f"test: features of shape {self.test.feature_shape}; the training records' "
+                f"{self.train.feature_shape} is needed"
+            )
+        for key, records in (("train", self.train), ("test", self.test)):
+            if len(records) and int(records.labels.max()) >= self.num_classes:
+                raise DataError(
+                    f"{key}: label {int(records.labels.max())}; labels lie in "
+                    f"[0, {self.num_classes})"
+                )
+        _require_disjoint(self.partitions, len(self.train))
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one record's features."""
+        return self.train.feature_shape
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of clients."""
+        return len(self.partitions)
+
+    def partition_sizes(self) -> NDArray[np.int64]:
+        """Return each client's number of records, int64, shape (num_partitions,)."""
+        return np.array([len(indices) for indices in self.partitions], dtype=np.int64)
+
+    def partition(self, index: int) -> Records:
+        """Return a copy of one client's records; nothing is kept between calls.
+
+        Parameters
+        ----------
+        index : int
+            The client, in [0, num_partitions).
+
+        Raises
+        ------
+        DataError
+            If there is no such client.
+        """
+        if isinstance(index, bool) or not 0 <= index < self.num_partitions:
+            raise DataError(f"partition: {index!r}; an int in [0, {self.num_partitions}) is needed")
+        return self.train.take(self.partitions[index])
+
+
+def _require_array(key: str, value: Any, dtype: type[np.generic]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype != dtype:
+        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise DataError(f"{key}: {found}; a NumPy array of {np.dtype(dtype)} is needed")
+
+
+def _require_indices(key: str, indices: NDArray[np.int64], num_records: int) -> None:
+    _require_array(key, indices, np.int64)
+    if indices.ndim != 1:
+        raise DataError(f"{key}: shape {indices.shape}; one dimension is needed")
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < num_records:
+        raise DataError(
+            f"{key}: values in [{int(indices.min())}, {int(indices.max())}]; "
+            f"[0, {num_records}) is allowed"
+        )
+
+
+def _require_disjoint(partitions: Sequence[NDArray[np.int64]], num_records: int) -> None:
+    if not partitions:
+        raise DataError("partitions: none; at least one client is needed")
+    for client, indices in enumerate(partitions):
+        _require_indices(f"partitions[{client}]", indices, num_records)
+    uses = np.bincount(np.concatenate(partitions), minlength=num_records)
+    if uses.size and int(uses.max()) > 1:
+        raise DataError(
+            f"partitions: record {int(uses.argmax())} appears {int(uses.max())} times; "
+            "a record belongs to at most one client"
+        )

@@ -1,0 +1,169 @@
+"""The models that come with the application."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+MODELS: dict[str, str] = {
+    "softmax_regression": "multinomial logistic regression; convex, any feature shape (default)",
+    "mlp": "one hidden layer with ReLU, any feature shape",
+    "cnn": "two convolutions with group normalisation, images of at least 4x4",
+}
+
+DataType = Literal["float32", "float16", "bfloat16", "float64"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model to build.
+
+    Attributes
+    ----------
+    name : str
+        A key of `MODELS`.
+    hidden : int
+        Width of the hidden layer, at least 1 (mlp only).
+    dtype : str
+        Type of the parameters: "float32", "float16", "bfloat16" or "float64".
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed.
+    """
+
+    name: str = "softmax_regression"
+    hidden: int = 64
+    dtype: DataType = "float32"
+
+    def __post_init__(self) -> None:
+        if self.name not in MODELS:
+            raise ValueError(f"model.name: {self.name!r}; choose one of {', '.join(MODELS)}")
+        _require_int("model.hidden", self.hidden, 1)
+        if self.dtype not in get_args(DataType):
+            raise ValueError(
+                f"model.dtype: {self.dtype!r}; choose one of {', '.join(get_args(DataType))}"
+            )
+
+
+def build_model(
+    settings: ModelSettings, feature_shape: Sequence[int], num_classes: int, seed: int
+) -> nn.Module:
+    """Build a model on the CPU with torch's default initialisation.
+
+    The same arguments give the same parameters bit for bit, and torch's global generator is left
+    as it was. Parameters are drawn in float32 whatever `settings.dtype` is.
+
+    Parameters
+    ----------
+    settings : ModelSettings
+        Which model.
+    feature_shape : sequence of int
+        Shape of one record's features; (channels, height, width) for "cnn".
+    num_classes : int
+        Number of outputs (logits), at least 2.
+    seed : int
+        Of the initialisation, in [0, 2**63).
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps features (n, *feature_shape) to logits (n, num_classes).
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or the model cannot take features of that shape.
+    """
+    shape = tuple(feature_shape)
+    for size in shape:
+        _require_int("feature_shape", size, 1)
+    _require_int("num_classes", num_classes, 2)
+    _require_int("seed", seed, 0)
+    if seed >= 2**63:
+        raise ValueError(f"seed: {seed!r}; an int below 2**63 is needed")
+    if not shape:
+        raise ValueError("feature_shape: (); at least one dimension is needed")
+    # devices=[] and the CPU's own generator: torch.manual_seed would seed the GPUs too.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if settings.name == "softmax_regression":
+            model = _softmax_regression(shape, num_classes)
+        elif settings.name == "mlp":
+            model = _mlp(shape, settings.hidden, num_classes)
+        else:
+            model = _cnn(shape, num_classes)
+    return model.to(getattr(torch, settings.dtype))
+
+
+def loss_family(name: str) -> Literal["softmax"] | None:
+    """Return "softmax" if the convex sensitivity analysis covers the model of that name.
+
+    That analysis needs cross entropy of a linear softmax layer on the features themselves; only
+    "softmax_regression" is one. Any other name, a user's own model too, gives None.
+    """
+    return "softmax" if name == "softmax_regression" else None
+
+
+def input_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Return the device and the floating-point type that the model's inputs need.
+
+    Both are those of its first floating-point parameter; CPU and float32 if it has none.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return parameter.device, parameter.dtype
+    return torch.device("cpu"), torch.float32
+
+
+def _softmax_regression(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    linear = nn.Linear(math.prod(shape), num_classes)
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=linear))
+
+
+def _mlp(shape: tuple[int, ...], hidden: int, num_classes: int) -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(math.prod(shape), hidden),
+            relu=nn.ReLU(),
+            output=nn.Linear(hidden, num_classes),
+        )
+    )
+
+
+def _cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(
+            f"model.name: 'cnn' cannot take features of shape {shape}; (channels, height, width) "
+            "with height and width of at least 4 is needed"
+        )
+    channels, height, width = shape
+    # Group and not batch normalisation: batch statistics would mix records, which no bound on one
+    # record's influence survives. 207,018 parameters on MNIST.
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 16, kernel_size=3, padding=1),
+            norm1=nn.GroupNorm(4, 16),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(16, 32, kernel_size=3, padding=1),
+            norm2=nn.GroupNorm(4, 32),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(32 * (height // 4) * (width // 4), 128),
+            relu3=nn.ReLU(),
+            output=nn.Linear(128, num_classes),
+        )
+    )
+
+
+def _require_int(key: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{key}: {value!r}; an int of at least {least} is needed")
