@@ -119,7 +119,9 @@ def test_mean_squared_error_is_below_the_published_factor() -> None:
     vector = np.random.default_rng(0).normal(size=400)
     for num_levels in (1, 4, 20, 100):
         errors = [
-            np.sum((dequantize_qsgd(quantize_qsgd(vector, num_levels, SecretStream())) - vector) ** 2)
+            np.sum(
+                (dequantize_qsgd(quantize_qsgd(vector, num_levels, SecretStream())) - vector) ** 2
+            )
             for _ in range(50)
         ]
         factor = qsgd_variance_factor(vector.size, num_levels)
