@@ -1,1 +1,22 @@
-"""Federated-learning methods: pure mathematics, and thin Flower glue around it."""
+"""Federated-learning methods: pure mathematics, and thin Flower glue around it.
+
+The strategies can be used in any ServerApp and ClientApp, without the application and its
+configuration: ``from strategies import DpFedPaq``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strategies.dp_fedpaq import DpFedPaq as DpFedPaq
+
+_STRATEGIES = {"DpFedPaq": "strategies.dp_fedpaq"}
+
+__all__ = ["DpFedPaq"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a strategy when it is asked for: the mathematics alone needs no Flower."""
+    if name not in _STRATEGIES:
+        raise AttributeError(f"module 'strategies' has no attribute {name!r}")
+    return getattr(import_module(_STRATEGIES[name]), name)
