@@ -213,8 +213,9 @@ def _run_steps(
             logits = model(inputs.index_select(0, batch))
             logits = logits.float() if logits.dtype.itemsize < 4 else logits
             loss = functional.cross_entropy(logits, labels.index_select(0, batch), reduction="sum")
+            # A factor and not a grad_output: that would import sympy, a second on the first step.
             gradients = torch.autograd.grad(
-                loss, parameters, weight.to(loss.dtype), allow_unused=True, materialize_grads=True
+                loss * weight.to(loss.dtype), parameters, allow_unused=True, materialize_grads=True
             )
         with torch.no_grad():
             # Gradients are only read: autograd may hand out one tensor for two parameters.

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from strategies.mechanisms.accounting import (
@@ -268,8 +269,8 @@ class DpFedPaqParameters:
         return tighter(convex, whole)
 
     def to_json(self) -> str:
-        """Serialise for the wire."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        """Serialise for the wire; equal parameters give equal text."""
+        return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "DpFedPaqParameters":
@@ -280,19 +281,28 @@ class DpFedPaqParameters:
         ParameterError
             If a key is unknown or missing, or a value is not allowed.
         """
-        try:
-            values: dict[str, Any] = json.loads(text)
-            training = values.pop("training")
-            if training is not None:
-                training["learning_rates"] = tuple(training["learning_rates"])
-                training = LocalTraining(**training)
-            return cls(**values, training=training)
-        except ParameterError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ParameterError(
-                "parameters", type(error).__name__, "what to_json writes"
-            ) from None
+        return _from_json(text)
+
+
+# Both are called for each message of a run, nearly always with the same argument.
+@lru_cache(maxsize=16)
+def _to_json(parameters: DpFedPaqParameters) -> str:
+    return json.dumps(dataclasses.asdict(parameters), sort_keys=True)
+
+
+@lru_cache(maxsize=16)
+def _from_json(text: str) -> DpFedPaqParameters:
+    try:
+        values: dict[str, Any] = json.loads(text)
+        training = values.pop("training")
+        if training is not None:
+            training["learning_rates"] = tuple(training["learning_rates"])
+            training = LocalTraining(**training)
+        return DpFedPaqParameters(**values, training=training)
+    except ParameterError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None
 
 
 def _check_integer(key: str, value: Any, minimum: int, *, optional: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Without clipping, noise and quantiser the product is FedAvg: its own, a plain loop's, Flower's."""
+"""Without clipping, noise and quantiser the product is FedAvg: a plain loop's, and Flower's."""
 
 from collections.abc import Callable
 
