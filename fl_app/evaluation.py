@@ -42,7 +42,7 @@ def evaluate(
     arrays: Mapping[str, NDArray[Any]],
     records: Records,
     feature_norm: float | None = None,
-    batch_size: int = 1024,
+    batch_size: int = 128,
 ) -> Evaluation:
     """Evaluate a model, in evaluation mode and without gradients.
 
@@ -57,7 +57,7 @@ def evaluate(
     feature_norm : float or None
         Norm that records are projected to, the same as in training.
     batch_size : int
-        Records computed at once, at least 1; bounds memory.
+        Records computed at once, at least 1; bounds memory, and fits a cache.
 
     Raises
     ------

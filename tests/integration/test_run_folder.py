@@ -194,10 +194,11 @@ def test_an_interrupt_stops_after_the_round_and_leaves_a_whole_folder(
         return original(self, outcome, evaluation)
 
     monkeypatch.setattr(FederatedRun, "_on_round", interrupt_in_round_two)
+    before = signal.getsignal(signal.SIGINT)
     outcome = run("num_rounds=9")
     assert outcome.summary["num_rounds"] == 2
     assert outcome.summary["interrupted"] is True
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "mnist").is_dir(), reason="MNIST is not in shared/data")
