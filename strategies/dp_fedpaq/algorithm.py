@@ -101,14 +101,18 @@ def client_noise_multiplier(parameters: DpFedPaqParameters, num_records: int) ->
     if parameters.noise_multiplier is not None:
         return parameters.noise_multiplier
     assert parameters.target_epsilon is not None
+    planned, sample_rate = parameters.num_participations, parameters.sample_rate(num_records)
+    # By the letter of the definition, a record that is drawn in the whole run with probability
+    # below delta needs no noise. It is counted as drawn twice as often, and gets some.
+    least = 1.0 - (1.0 - min(1.0, 2.0 * parameters.target_delta)) ** (1.0 / planned)
     return calibrate_noise_multiplier(
         parameters.target_epsilon,
         parameters.target_delta,
-        num_releases=parameters.num_participations,
+        num_releases=planned,
         unit=parameters.unit,
         neighboring_relation=parameters.neighboring_relation,
         sampling=parameters.sampling,
-        sample_rate=parameters.sample_rate(num_records),
+        sample_rate=max(sample_rate, least),
         accountant=parameters.resolved_accountant,
     )
 

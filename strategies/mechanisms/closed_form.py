@@ -101,12 +101,14 @@ def gaussian_profile(epsilon: NDArray[np.float64], separation: float) -> NDArray
     # phi(x) (R(x) - R(x + mu)): the factor exp(epsilon) disappears because it turns phi(x + mu)
     # into phi(x). R itself is sqrt(pi/2) erfcx(x/sqrt(2)).
     mu = separation
-    x = epsilon / mu - 0.5 * mu
+    with np.errstate(over="ignore"):
+        # Outside the clip the profile is 1 or underflows to 0.
+        x = np.clip(epsilon / mu - 0.5 * mu, -1000.0, 40.0)
     bell = 0.5 * np.exp(-0.5 * x * x)
     if mu < _CLOSE_MEANS:
         # The two ratios nearly cancel. Integrate -R'(y) = 1 - y R(y) > 0 over [x, x + mu] instead;
         # three Gauss-Legendre nodes leave an error below mu^7 / 2e6.
-        y = np.asarray(x)[..., None] + 0.5 * mu * (1.0 + _GAUSS_NODES)
+        y = x[..., None] + 0.5 * mu * (1.0 + _GAUSS_NODES)
         slope = math.sqrt(2.0 / math.pi) - y * special.erfcx(_SQRT_HALF * y)
         profile = bell * (0.5 * mu) * (slope @ _GAUSS_WEIGHTS)
     else:
@@ -289,12 +291,8 @@ def classic_gaussian_std(epsilon: float, delta: float, sensitivity: float) -> fl
 
 def _delta(epsilon: float, mu: float) -> float:
     """Evaluate the profile of one release at a single point, of either sign."""
-    if mu > 1e150:
-        positive = 1.0
-    elif mu == 0.0 or abs(epsilon) > mu * (0.5 * mu + 40.0):
-        positive = 0.0  # Phi(-40) is below the smallest float
-    else:
-        positive = float(gaussian_profile(np.float64(abs(epsilon)), mu))  # type: ignore[arg-type]
+    # A separation that underflows leaves nothing to tell apart.
+    positive = float(gaussian_profile(np.array(abs(epsilon)), mu)) if mu > 0.0 else 0.0
     if epsilon >= 0.0:
         return positive
     return -math.expm1(epsilon) + math.exp(epsilon) * positive

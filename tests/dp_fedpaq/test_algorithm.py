@@ -232,5 +232,15 @@ def test_more_records_need_less_noise_only_where_the_draw_is_counted() -> None:
     assert client_noise_multiplier(plain, 1000) == client_noise_multiplier(plain, 32)
 
 
+def test_a_record_that_is_hardly_ever_drawn_still_gets_noise() -> None:
+    chosen = parameters(
+        noise_multiplier=None, target_epsilon=1.0, target_delta=1e-2, num_participations=2
+    )
+    # Drawn at all with probability 2 * 32 / 10^6 < delta.
+    z = client_noise_multiplier(chosen, 10**6)
+    assert z > 0.1
+    assert z <= client_noise_multiplier(chosen, 10**4)
+
+
 def test_without_noise_there_is_no_mechanism() -> None:
     assert client_mechanism(parameters(noise_multiplier=0.0), 1, 100) is None

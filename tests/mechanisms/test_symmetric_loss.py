@@ -1,0 +1,168 @@
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import fft, special
+
+from strategies.mechanisms.closed_form import gaussian_epsilon, gaussian_profile
+from strategies.mechanisms.symmetric_loss import (
+    SymmetricLoss,
+    _rounding,
+    composed_epsilon,
+    connect_the_dots,
+)
+
+SPACING = 0.02
+
+
+def gaussian_loss(z: float, spacing: float = SPACING, reach: float = 6.0) -> SymmetricLoss:
+    grid = spacing * np.arange(round(reach / spacing) + 1)
+    return connect_the_dots(gaussian_profile(grid, 1.0 / z), spacing)
+
+
+def profile_of(loss: SymmetricLoss, epsilon: float) -> float:
+    """Delta from the definition: E (1 - exp(epsilon - loss))+ plus the infinite mass."""
+    losses = np.concatenate([-loss.losses, [0.0], loss.losses])
+    masses = np.concatenate([loss.minus, [loss.zero], loss.plus])
+    above = losses > epsilon
+    return float(-np.expm1(epsilon - losses[above]) @ masses[above]) + loss.infinite
+
+
+def convolved_epsilon(loss: SymmetricLoss, num_releases: int, delta: float) -> float:
+    """Epsilon by plain convolution and bisection; exact for a few releases."""
+    step = loss.losses[0]
+    masses = np.concatenate([loss.minus[::-1], [loss.zero], loss.plus])
+    total = np.ones(1)
+    for _ in range(num_releases):
+        total = np.convolve(total, masses)
+    losses = step * (np.arange(total.size) - total.size // 2)
+    infinite = 1.0 - (1.0 - loss.infinite) ** num_releases
+    low, high = 0.0, float(losses[-1])
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        above = losses > middle
+        spent = float(-np.expm1(middle - losses[above]) @ total[above]) + infinite
+        low, high = (middle, high) if spent > delta else (low, middle)
+    return high
+
+
+def test_grid_masses_are_those_of_the_library() -> None:
+    reach = 150
+    grid = np.arange(-reach, reach + 1)
+    right = gaussian_profile(SPACING * np.arange(reach + 1), 0.7)
+    left = (
+        -np.expm1(-SPACING * np.arange(1, reach + 1))
+        + np.exp(-SPACING * np.arange(1, reach + 1)) * right[1:]
+    )
+    theirs = pld_pmf.create_pmf_pessimistic_connect_dots(
+        SPACING, grid, np.concatenate([left[::-1], right])
+    )
+    ours = connect_the_dots(right, SPACING)
+    for k in (-140, -20, -1, 0, 1, 7, 60, 149, 150):
+        epsilon = (k + 0.3) * SPACING
+        expected = theirs.get_delta_for_epsilon(epsilon)
+        assert profile_of(ours, epsilon) == pytest.approx(expected, rel=1e-9)
+
+
+@given(z=st.floats(0.3, 30.0), epsilon=st.floats(-3.0, 3.0))
+def test_grid_is_symmetric_complete_and_never_below_the_profile(z: float, epsilon: float) -> None:
+    loss = gaussian_loss(z)
+    total = loss.plus.sum() + loss.minus.sum() + loss.zero + loss.infinite
+    assert total == pytest.approx(1.0, abs=1e-12)
+    assert loss.minus == pytest.approx(loss.plus * np.exp(-loss.losses), rel=1e-12)
+    assert min(loss.plus.min(), loss.zero, loss.infinite) >= 0.0
+    exact = float(gaussian_profile(np.array([abs(epsilon)]), 1.0 / z)[0])
+    if epsilon < 0.0:
+        exact = -math.expm1(epsilon) + math.exp(epsilon) * exact
+    assert profile_of(loss, epsilon) >= exact * (1 - 1e-9)
+
+
+def test_grid_touches_the_profile_at_its_points() -> None:
+    loss = gaussian_loss(1.3)
+    points = SPACING * np.array([0, 1, 17, 200])
+    for epsilon, exact in zip(points, gaussian_profile(points, 1.0 / 1.3), strict=True):
+        assert profile_of(loss, float(epsilon)) == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize("theta", [1e-3, 0.5, 40.0, 1e4])
+def test_log_moments_and_tilt(theta: float) -> None:
+    loss = gaussian_loss(2.0)
+    losses = np.concatenate([-loss.losses, [0.0], loss.losses])
+    masses = np.concatenate([loss.minus, [loss.zero], loss.plus])
+    expected = special.logsumexp(theta * losses, b=masses)
+    moment = float(loss.log_moments(np.array([1.0, theta]))[1])
+    assert moment == pytest.approx(expected, rel=1e-12)
+    tilted = loss.tilted(theta, moment)
+    assert tilted.plus.sum() + tilted.zero + tilted.minus.sum() == pytest.approx(1.0, rel=1e-9)
+    ratio = tilted.plus[5] * loss.zero / (tilted.zero * loss.plus[5]) if tilted.zero > 0 else None
+    assert ratio is None or ratio == pytest.approx(math.exp(theta * loss.losses[5]), rel=1e-9)
+
+
+@pytest.mark.parametrize("num_releases", [1, 2, 5, 12])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+def test_composition_is_plain_convolution(num_releases: int, delta: float) -> None:
+    loss = gaussian_loss(2.0)
+    exact = convolved_epsilon(loss, num_releases, delta)
+    found = composed_epsilon(loss, num_releases, delta, tilt=3.0, tail_tilt=5.0, low=0.0)
+    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-4) + 1e-6
+
+
+@pytest.mark.parametrize("tilt", [0.05, 0.5, 1.5, 8.0])
+@pytest.mark.parametrize("tail_factor", [1.1, 2.0, 6.0])
+@pytest.mark.parametrize("low", [0.0, 3.0, 12.0, 60.0])
+def test_a_poor_window_is_still_a_bound(tilt: float, tail_factor: float, low: float) -> None:
+    # 400 releases at z = 8 are one release at z = 0.4, whose epsilon is known.
+    exact = gaussian_epsilon(0.4, 1, 1e-6)
+    found = composed_epsilon(
+        gaussian_loss(8.0, spacing=0.01, reach=1.2),
+        400,
+        1e-6,
+        tilt=tilt,
+        tail_tilt=tail_factor * tilt,
+        low=low,
+    )
+    assert found >= exact
+    assert tilt != 1.5 or found < exact * 1.01
+
+
+def test_small_delta_after_many_releases_is_a_bound() -> None:
+    # The untilted transform of the library is off by more than delta here.
+    for delta in (1e-9, 1e-12, 1e-15, 1e-30, 1e-100):
+        exact = gaussian_epsilon(1.0, 1, delta)
+        tilt = 0.5 * math.sqrt(-2 * math.log(delta))
+        loss = gaussian_loss(100.0, spacing=1e-3, reach=0.2 + 0.01 * 2 * tilt)
+        found = composed_epsilon(loss, 10_000, delta, tilt=tilt, tail_tilt=2 * tilt, low=0.0)
+        assert exact <= found <= exact * (1.005 if delta > 1e-50 else 1.1)
+
+
+def test_rounding_bound_covers_the_error_of_the_transform() -> None:
+    # against the same transform in extended precision, where the platform has it
+    if np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps:
+        pytest.skip("long double is no wider than double here")
+    loss = gaussian_loss(30.0, spacing=2e-3, reach=0.4)
+    size = 4096
+    masses = np.zeros(size)
+    masses[0] = loss.zero
+    masses[1 : loss.losses.size + 1] = loss.plus
+    masses[size - loss.losses.size :] = loss.minus[::-1]
+    for num_releases in (2, 60, 10_000):
+        power = fft.rfft(masses) ** num_releases
+        wide = fft.irfft(fft.rfft(masses.astype(np.longdouble)) ** num_releases, size)
+        error = float(np.abs(fft.irfft(power, size) - wide).max())
+        bound = _rounding(masses, power, num_releases)
+        assert error <= bound
+        assert bound <= 1e5 * max(error, 1e-19)
+
+
+def test_infinite_losses_that_use_up_delta_leave_no_epsilon() -> None:
+    loss = gaussian_loss(0.5, reach=1.0)
+    assert loss.infinite > 0.1
+    assert composed_epsilon(loss, 3, 0.05, tilt=1.0, tail_tilt=2.0, low=0.0) == math.inf
+
+
+def test_epsilon_is_zero_when_delta_is_already_met() -> None:
+    loss = gaussian_loss(50.0)
+    assert composed_epsilon(loss, 2, 0.1, tilt=1.0, tail_tilt=2.0, low=0.0) == 0.0
