@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _VELTKAMP = 2.0**27 + 1.0  # splits a 53-bit significand into two halves of at most 26 bits
+_LEAST_SQUARES = 1e-200  # sums of squares between this and its inverse are safe in float64
 _FLOOR = 2.0**-480  # the smallest entry whose square splits exactly into two float64 numbers
 
 
@@ -37,7 +38,11 @@ def l2_norm(v: npt.ArrayLike) -> float:
     ValueError
         If ``v`` is not a real array or has a NaN or infinite entry.
     """
-    scaled, exponent = _scale_to_unit(_as_finite_float64(v))
+    vector = _as_finite_float64(v)
+    moderate = _moderate_norm(vector)
+    if moderate is not None:
+        return moderate
+    scaled, exponent = _scale_to_unit(vector)
     with np.errstate(over="ignore", under="ignore"):
         return float(np.ldexp(_plain_norm(scaled), exponent))
 
@@ -108,12 +113,16 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
         )
     if _norm_at_most(vector, radius):
         return vector.copy()
-    scaled, _ = _scale_to_unit(vector)
     # Wide enough that the check below is settled by the plain norm: the exact one is far slower.
     margin = 4.0 * _rounding_slack(vector.size)
+    moderate = _moderate_norm(vector)
     with np.errstate(under="ignore"):
-        # Direction first, radius second: C / ||v|| alone may underflow where the product does not.
-        clipped = np.asarray(scaled / _plain_norm(scaled) * (radius * (1.0 - margin)))
+        if moderate is not None and _LEAST_SQUARES < radius:
+            clipped = np.asarray(vector * (radius * (1.0 - margin) / moderate))
+        else:
+            # Direction first, radius second: C / ||v|| may underflow where the product does not.
+            scaled, _ = _scale_to_unit(vector)
+            clipped = np.asarray(scaled / _plain_norm(scaled) * (radius * (1.0 - margin)))
         # Entered only when C is near the subnormal range, where entries round up to the grid.
         while not _norm_at_most(clipped, radius):
             clipped = np.asarray(clipped * (1.0 - margin))
@@ -172,6 +181,17 @@ def _scale_to_unit(vector: FloatArray) -> tuple[FloatArray, int]:
         return np.asarray(np.ldexp(vector, -exponent)), exponent
 
 
+def _moderate_norm(vector: FloatArray) -> float | None:
+    """Return the norm in one pass, or None where squares might over- or underflow.
+
+    Its relative error is within `_rounding_slack`: what underflows is far below one rounding.
+    """
+    flat = vector.ravel()
+    with np.errstate(over="ignore", under="ignore"):
+        squares = float(np.dot(flat, flat))
+    return math.sqrt(squares) if _LEAST_SQUARES < squares < 1.0 / _LEAST_SQUARES else None
+
+
 def _plain_norm(scaled: FloatArray) -> float:
     with np.errstate(under="ignore"):
         return math.sqrt(float(np.sum(scaled * scaled)))
@@ -187,6 +207,9 @@ def _norm_at_most(vector: FloatArray, radius: float) -> bool:
 
     False is wrong only for a norm that misses the radius by less than 2**-960 of it per entry.
     """
+    moderate = _moderate_norm(vector)
+    if moderate is not None and abs(moderate - radius) > _rounding_slack(vector.size) * moderate:
+        return moderate <= radius
     scaled, exponent = _scale_to_unit(vector)
     with np.errstate(over="ignore", under="ignore"):
         bound = float(np.ldexp(radius, -exponent))

@@ -28,18 +28,25 @@ class QuantizedVector:
     ----------
     scale : float
         Norm of the vector, rounded up to a float32; 0 for the zero vector.
-    negative : ndarray of bool, shape (d,)
-        Sign of each coordinate.
-    levels : ndarray of uint32, shape (d,)
-        0 to num_levels.
+    codes : ndarray of uint32, shape (d,)
+        The level of each coordinate, 0 to num_levels, plus 2^ceil(log2(s+1)) if it is negative.
     num_levels : int
         s, 1 to 65,535.
     """
 
     scale: float
-    negative: NDArray[np.bool_]
-    levels: NDArray[np.uint32]
+    codes: NDArray[np.uint32]
     num_levels: int
+
+    @property
+    def levels(self) -> NDArray[np.uint32]:
+        """Levels, 0 to num_levels, shape (d,)."""
+        return self.codes & np.uint32(_sign_bit(self.num_levels) - 1)
+
+    @property
+    def negative(self) -> NDArray[np.bool_]:
+        """Which coordinates are negative, shape (d,)."""
+        return self.codes >= np.uint32(_sign_bit(self.num_levels))
 
 
 def check_num_levels(num_levels: int) -> None:
@@ -53,6 +60,10 @@ def check_num_levels(num_levels: int) -> None:
 def code_width(num_levels: int) -> int:
     """Return the bits of one coordinate: a sign and ceil(log2(s + 1)) for the level."""
     return 1 + num_levels.bit_length()
+
+
+def _sign_bit(num_levels: int) -> int:
+    return 1 << num_levels.bit_length()
 
 
 def qsgd_num_bits(num_parameters: int, num_levels: int) -> int:
@@ -90,33 +101,32 @@ def quantize_qsgd(vector: NDArray[np.float64], num_levels: int, stream: Stream) 
     rounded = np.float32(norm)
     scale = float(rounded if float(rounded) >= norm else np.nextafter(rounded, np.float32(np.inf)))
     if scale == 0.0:
-        zeros = np.zeros(vector.shape, dtype=np.uint32)
-        return QuantizedVector(0.0, np.zeros(vector.shape, dtype=np.bool_), zeros, num_levels)
-    # (|v| / scale) * s and not |v| * (s / scale): the latter overflows for tiny scales.
-    position = np.minimum(np.abs(vector) / scale * num_levels, num_levels)
+        return QuantizedVector(0.0, np.zeros(vector.shape, dtype=np.uint32), num_levels)
+    # First times s, then over the scale: what is a level comes out as an integer.
+    position = np.abs(vector)
+    position *= num_levels
+    position /= scale
+    np.minimum(position, num_levels, out=position)
     lower = np.floor(position)
-    levels = lower.astype(np.uint32)
-    levels += stream.uniform(vector.size) < position - lower
-    return QuantizedVector(scale, np.signbit(vector), levels, num_levels)
+    position -= lower
+    codes = lower.astype(np.uint32)
+    codes += stream.uniform(vector.size) < position
+    codes |= np.signbit(vector) * np.uint32(_sign_bit(num_levels))
+    return QuantizedVector(scale, codes, num_levels)
 
 
 def dequantize_qsgd(quantized: QuantizedVector) -> NDArray[np.float64]:
     """Return Q(v), float64 of shape (d,)."""
     # In this order the product is exact, and so the highest level is the scale itself.
-    magnitude = quantized.levels * quantized.scale / quantized.num_levels
-    signed: NDArray[np.float64] = np.where(quantized.negative, -magnitude, magnitude)
-    return signed
+    magnitudes = np.arange(_sign_bit(quantized.num_levels)) * quantized.scale
+    magnitudes /= quantized.num_levels
+    return np.concatenate([magnitudes, -magnitudes])[quantized.codes]
 
 
 def pack_qsgd(quantized: QuantizedVector) -> bytes:
-    """Serialise: the scale as a little-endian float32, then one code a coordinate.
-
-    A code is the level plus 2^ceil(log2(s+1)) for a negative coordinate, packed at fixed width.
-    """
-    width = code_width(quantized.num_levels)
-    codes = quantized.levels | (quantized.negative.astype(np.uint32) << np.uint32(width - 1))
+    """Serialise: the scale as a little-endian float32, then one code a coordinate."""
     scale = np.array(quantized.scale, dtype="<f4")
-    return scale.tobytes() + pack(codes, width)
+    return scale.tobytes() + pack(quantized.codes, code_width(quantized.num_levels))
 
 
 def unpack_qsgd(data: bytes, num_parameters: int, num_levels: int) -> QuantizedVector:
@@ -136,8 +146,8 @@ def unpack_qsgd(data: bytes, num_parameters: int, num_levels: int) -> QuantizedV
     if not (math.isfinite(scale) and scale >= 0.0):
         raise PackingError(f"upload with scale {scale}; allowed: finite and >= 0")
     codes = unpack(data[_SCALE_BYTES:], num_parameters, width)
-    levels = codes & np.uint32((1 << (width - 1)) - 1)
-    if levels.size and int(levels.max()) > num_levels:
-        raise PackingError(f"upload with level {int(levels.max())}; allowed: 0 to {num_levels}")
-    negative = (codes >> np.uint32(width - 1)).astype(np.bool_)
-    return QuantizedVector(scale, negative, levels, num_levels)
+    quantized = QuantizedVector(scale, codes, num_levels)
+    highest = int(quantized.levels.max(initial=0))
+    if highest > num_levels:
+        raise PackingError(f"upload with level {highest}; allowed: 0 to {num_levels}")
+    return quantized

@@ -74,7 +74,7 @@ class SeededStream(Stream):
 
     def __init__(self, key: bytes) -> None:
         sequence = np.random.SeedSequence(int.from_bytes(key, "little"))
-        self._generator = np.random.Generator(np.random.PCG64DXSM(sequence))
+        self._generator = np.random.Generator(np.random.SFC64(sequence))
 
     def words(self, size: int) -> NDArray[np.uint64]:  # noqa: D102
         return self._generator.integers(0, 2**64, size=size, dtype=np.uint64)
