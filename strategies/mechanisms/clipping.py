@@ -117,7 +117,7 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
     margin = 4.0 * _rounding_slack(vector.size)
     moderate = _moderate_norm(vector)
     with np.errstate(under="ignore"):
-        if moderate is not None and _LEAST_SQUARES < radius:
+        if moderate is not None and radius > _LEAST_SQUARES:
             clipped = np.asarray(vector * (radius * (1.0 - margin) / moderate))
         else:
             # Direction first, radius second: C / ||v|| may underflow where the product does not.
