@@ -3,14 +3,13 @@
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from fl_app.errors import ConfigError, RunError
+from fl_app.conf_folder import describe_choices
+from fl_app.errors import ConfigError, RunError, list_choices
 
 USAGE = """\
 usage: fl-app [run] [-m] [key=value ...]     train; -m sweeps over comma-separated values
@@ -19,8 +18,17 @@ usage: fl-app [run] [-m] [key=value ...]     train; -m sweeps over comma-separat
        fl-app list [strategies|data|models|experiments]
 
   --debug   show tracebacks
-  fl-app run --help shows every key with its default; conf/ explains them.
+  fl-app run --help shows every key with its default; the files in conf/ explain them.
 Exit codes: 0 done, 1 the run failed, 2 bad configuration."""
+
+_LISTS = {
+    "strategies": "strategy",
+    "data": "data",
+    "models": "model",
+    "experiments": "experiment",
+}
+_HELP = ("--help", "-h")
+_TERMINAL = "fl-app terminal"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,63 +36,65 @@ def main(arguments: list[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if words[:1] in (["--help"], ["-h"], ["help"]):
-        print(USAGE)
-        sys.exit(0)
-    verbs: dict[str, Callable[[list[str], bool], int]] = {
-        "run": _run,
-        "evaluate": _evaluate,
-        "report": _report,
-        "list": _list,
-    }
-    first = words[0] if words else "run"
-    if first in verbs:
-        verb, rest = first, words[1:]
-    elif "=" in first or first.startswith("-"):
-        verb, rest = "run", words
-    else:
-        _complain(f"verb: {first!r}; allowed: {', '.join(verbs)}")
-        sys.exit(2)
-    sys.exit(guarded(lambda: verbs[verb](rest, debug), debug))
+    sys.exit(guarded(lambda: _dispatch(words, debug), debug))
 
 
 def guarded(action: Callable[[], int], debug: bool) -> int:
     """Return an action's exit code; failures become one clear line and the code they stand for."""
-    from fl_app.data import DataError
-    from fl_app.report.run_folder import ReportError
-
     try:
         return action()
-    except (ConfigError, DataError, ReportError) as error:
-        code, text = 2, str(error)
-    except RunError as error:
-        code, text = 1, str(error)
-    except KeyboardInterrupt:
-        code, text = 1, "interrupted"
-    except Exception as error:
-        code, text = 1, f"{type(error).__name__}: {error}"
-    if debug:
-        traceback.print_exc()
-    _complain(text)
-    return code
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        code, text = _judge(error)
+        print(f"fl-app: {text}", file=sys.stderr)
+        return code
 
 
-def _complain(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"fl-app: {text}"))
+def _judge(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return 1, "interrupted"
+    if isinstance(error, ConfigError):
+        return 2, str(error)
+    if isinstance(error, RunError):
+        return 1, str(error)
+    # Imported here, because a correct command line must not wait for it.
+    from fl_app.data.records import DataError
+    from fl_app.report.run_folder import ReportError
+
+    if isinstance(error, DataError | ReportError):
+        return 2, str(error)
+    return 1, f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)"
+
+
+def _dispatch(words: list[str], debug: bool) -> int:
+    verbs = {"run": _run, "evaluate": _evaluate, "report": _report, "list": _list}
+    first = words[0] if words else "run"
+    if first in (*_HELP, "help") or (first in verbs and first != "run" and set(words) & set(_HELP)):
+        print(USAGE)
+        return 0
+    if first == "--version":
+        print(f"fl-app {version('private-fl-app')}")
+        return 0
+    if first in verbs:
+        return verbs[first](words[1:], debug)
+    if "=" in first or first.startswith("-"):
+        return _run(words, debug)
+    raise ConfigError("verb", first, list_choices(first, verbs))
 
 
 def _run(words: list[str], debug: bool) -> int:
     from fl_app.hydra_jobs import run_jobs
 
-    _log_to_console()
-    return run_jobs(words, debug)
+    with _warnings_on_terminal():
+        return run_jobs(words, debug)
 
 
 def _evaluate(words: list[str], debug: bool) -> int:
-    from fl_app.saved_run import evaluate_run
-
     if not words or "=" in words[0]:
         raise ConfigError("RUN", words[0] if words else None, "the folder of a finished run")
+    from fl_app.saved_run import evaluate_run
+
     outcome = evaluate_run(Path(words[0]), words[1:])
     print(
         f"test accuracy {outcome.accuracy:.4f}  test loss {outcome.loss:.4f}  "
@@ -101,50 +111,29 @@ def _report(words: list[str], debug: bool) -> int:
         raise ConfigError("RUN", None, "the folders of one or more runs")
     runs = [read_run_folder(word) for word in words]
     target = runs[0].path / "report.html" if len(runs) == 1 else Path.cwd() / "report.html"
-    print(write_report(runs, target))
+    try:
+        print(write_report(runs, target))
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror}") from error
     return 0
 
 
 def _list(words: list[str], debug: bool) -> int:
-    from fl_app.config import find_conf
-    from fl_app.data import DATASETS
-    from fl_app.models import MODELS
-    from fl_app.registry import METHODS
-
-    conf = find_conf()
-    kinds: dict[str, dict[str, str]] = {
-        "strategies": _first_comments(conf / "strategy"),
-        "data": dict(DATASETS),
-        "models": dict(MODELS),
-        "experiments": _first_comments(conf / "experiment"),
-    }
-    wanted = words or list(kinds)
-    for kind in wanted:
-        if kind not in kinds:
-            raise ConfigError("list", kind, ", ".join(kinds))
-    for kind in wanted:
-        table = Table(title=kind, title_justify="left", box=None, show_header=False)
-        for name, text in sorted(kinds[kind].items()):
-            table.add_row(name, Text(text))
-        Console(highlight=False).print(table)
-    if not words or "strategies" in words:
-        print("methods: " + "; ".join(f"{k}: {m.description}" for k, m in METHODS.items()))
+    for word in words:
+        if word not in _LISTS:
+            raise ConfigError("list", word, list_choices(word, _LISTS))
+    for word in words or _LISTS:
+        choices = describe_choices(_LISTS[word])
+        width = max(map(len, choices))
+        print(f"{word} ({_LISTS[word]}=...)")
+        for name, text in choices.items():
+            print(f"  {name:{width}}  {text}")
     return 0
 
 
-def _first_comments(folder: Path) -> dict[str, str]:
-    """Return each YAML file's name and the first comment in it that is not for Hydra."""
-    found = {}
-    for file in sorted(folder.glob("*.yaml")):
-        lines = file.read_text(encoding="utf-8").splitlines()
-        comments = [line[1:].strip() for line in lines if line.startswith("# ")]
-        texts = [comment for comment in comments if not comment.startswith("@package")]
-        found[file.stem] = texts[0] if texts else ""
-    return found
-
-
-def _log_to_console() -> None:
-    """Warnings go to the terminal in one line each; everything goes to the run's run.log."""
+@contextmanager
+def _warnings_on_terminal() -> Iterator[None]:
+    """Show warnings on the terminal, each in one line; run.log gets everything."""
 
     class OneLine(logging.Formatter):
         def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
@@ -158,11 +147,15 @@ def _log_to_console() -> None:
             return text
 
     handler = logging.StreamHandler()
+    handler.set_name(_TERMINAL)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(OneLine("%(levelname)s %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 if __name__ == "__main__":

@@ -1,37 +1,50 @@
-"""conf/ to settings: the only place that knows Hydra."""
+"""conf/ to settings: the only place that knows Hydra.
 
-import dataclasses
+What composing alone can refuse is refused before torch and the methods are imported: a typing
+mistake is answered at once.
+"""
+
+from __future__ import annotations
+
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fl_app.data import DataSettings
-from fl_app.errors import ConfigError, unknown_key
-from fl_app.registry import check_settings
-from fl_app.settings import FORMAT_VERSION, RunSettings
-from fl_app.structure import build
+from fl_app.conf_folder import CONFIG_NAME, find_conf
+from fl_app.errors import ConfigError, RunError
+from fl_app.override_errors import explain_override, first_line
 
-CONFIG_NAME = "config"
+if TYPE_CHECKING:
+    from fl_app.data import DataSettings
+    from fl_app.settings import RunSettings
+
 HYDRA_VERSION_BASE = "1.3"
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+_SEARCH_PATH = "hydra.searchpath="
+_SYNTAX = "Hydra's syntax; put text with special characters in quotes: 'data.root=\"~/my data\"'"
 
-
-def find_conf() -> Path:
-    """Return the folder conf/: inside the package (wheel), or beside it (checkout, bundle)."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "conf", package.parent / "conf"):
-        if (folder / f"{CONFIG_NAME}.yaml").is_file():
-            return folder
-    raise ConfigError("conf", str(package.parent / "conf"), "a folder with config.yaml")
+__all__ = [
+    "compose_config",
+    "compose_settings",
+    "data_settings",
+    "expand_sweep",
+    "find_conf",
+    "run_under_hydra",
+    "settings_from",
+]
 
 
 def compose_settings(overrides: list[str], config_dir: Path | None = None) -> RunSettings:
@@ -49,14 +62,29 @@ def compose_settings(overrides: list[str], config_dir: Path | None = None) -> Ru
     ConfigError
         For whatever is not allowed: the key, its value and what is allowed.
     """
-    GlobalHydra.instance().clear()
+    return settings_from(compose_config(overrides, config_dir))
+
+
+def compose_config(overrides: list[str], config_dir: Path | None = None) -> DictConfig:
+    """Compose the configuration of one run, without checking its values.
+
+    Raises
+    ------
+    ConfigError
+        For an override that Hydra cannot read, a key or a group's choice that does not exist, or
+        values to sweep over.
+    """
     folder = find_conf() if config_dir is None else config_dir
-    try:
-        with initialize_config_dir(str(folder.resolve()), version_base=HYDRA_VERSION_BASE):
-            composed = compose(CONFIG_NAME, overrides=overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _explain(error, overrides, folder) from None
-    return settings_from(composed)
+    with _hydra(folder):
+        try:
+            for word in overrides:
+                _parse_override(word)
+            return compose(CONFIG_NAME, overrides=overrides)
+        except ConfigError:
+            raise
+        # Files of the user's own can be broken in any way.
+        except Exception as error:
+            raise _explain(error, overrides) from error
 
 
 def settings_from(composed: DictConfig) -> RunSettings:
@@ -64,55 +92,13 @@ def settings_from(composed: DictConfig) -> RunSettings:
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError("configuration", _first_line(error), "values that resolve") from None
+        key = error.full_key or "configuration"
+        raw = OmegaConf.to_container(composed, resolve=False)
+        raise ConfigError(key, _look_up(raw, key), f"a value ({first_line(error)})") from error
     assert isinstance(values, dict)
-    plain: dict[str, Any] = {str(key): value for key, value in values.items() if key != "hydra"}
-    try:
-        settings = build(RunSettings, plain)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        key, _, rest = str(error).partition(": ")
-        value, _, allowed = rest.partition("; ")
-        raise ConfigError(key, value, allowed) from None
-    check_settings(settings)
-    return settings
+    from fl_app.run_config import build_settings
 
-
-def to_yaml(settings: RunSettings) -> str:
-    """Return the settings as YAML, for a run's folder."""
-    return OmegaConf.to_yaml(
-        OmegaConf.create({"format_version": FORMAT_VERSION, **dataclasses.asdict(settings)})
-    )
-
-
-def run_under_hydra(
-    folder: Path, words: list[str], job: Callable[[RunSettings, Path, list[str]], None]
-) -> None:
-    """Hand the command line to Hydra, which calls `job` for each configuration of it.
-
-    Parameters
-    ----------
-    folder : Path
-        conf/.
-    words : list of str
-        Command-line words: overrides and Hydra's own flags.
-    job : callable
-        Given the settings, the run's folder and the job's overrides.
-    """
-
-    @hydra.main(config_path=str(folder), config_name=CONFIG_NAME, version_base=HYDRA_VERSION_BASE)
-    def task(composed: DictConfig) -> None:
-        given = HydraConfig.get()
-        job(settings_from(composed), Path(given.runtime.output_dir), list(given.overrides.task))
-
-    GlobalHydra.instance().clear()
-    before = sys.argv
-    sys.argv = ["fl-app run", *words]
-    try:
-        task()
-    finally:
-        sys.argv = before
+    return build_settings({str(k): value for k, value in values.items() if k != "hydra"})
 
 
 def data_settings(run_config: str, overrides: list[str]) -> DataSettings:
@@ -125,66 +111,148 @@ def data_settings(run_config: str, overrides: list[str]) -> DataSettings:
     overrides : list of str
         ``data=NAME`` and ``data.key=value``.
     """
-    data = OmegaConf.create(run_config).data
-    for word in overrides:
-        key, _, value = word.partition("=")
+    from fl_app.data import DataSettings
+    from fl_app.run_config import read_run_config
+    from fl_app.structure import build
+
+    data = read_run_config(run_config).get("data", {})
+    for word in sorted(overrides, key=lambda word: not word.startswith("data=")):
+        key = word.partition("=")[0]
+        if "=" not in word or not (key == "data" or key.startswith("data.")):
+            raise ConfigError("argument", word, "data=NAME or data.key=value")
+        value = _parse_override(word).value()
         if key == "data":
-            file = find_conf() / "data" / f"{value}.yaml"
-            if not file.is_file():
-                names = sorted(path.stem for path in file.parent.glob("*.yaml"))
-                raise ConfigError("data", value, ", ".join(names))
-            data = OmegaConf.load(file)
-        elif key.startswith("data."):
-            change = OmegaConf.from_dotlist([f"{key.removeprefix('data.')}={value}"])
-            data = OmegaConf.merge(data, change)
+            data = OmegaConf.to_container(compose_config([word]).data)
         else:
-            raise ConfigError("overrides", word, "data=NAME or data.key=value")
-    values = OmegaConf.to_container(data, resolve=True)
-    assert isinstance(values, dict)
-    return build(DataSettings, {str(k): v for k, v in values.items()}, "data.")
-
-
-def read_run_settings(run_config: str) -> RunSettings:
-    """Return the settings that a run's config.yaml holds."""
-    composed = OmegaConf.create(run_config)
-    assert isinstance(composed, DictConfig)
-    version = composed.pop("format_version", None)
-    if version != FORMAT_VERSION:
-        raise ConfigError("format_version", version, str(FORMAT_VERSION))
-    return settings_from(composed)
+            *groups, leaf = key.split(".")[1:]
+            target = data
+            for group in groups:
+                target = target.setdefault(group, {})
+                if not isinstance(target, dict):
+                    raise ConfigError(key, value, "a key that exists")
+            target[leaf] = value
+    return build(DataSettings, data, "data.")
 
 
 def expand_sweep(overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every job of a Hydra sweep, as its basic sweeper makes them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    with _hydra(find_conf()):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        words = [_parse_override(word, sweep=True) for word in overrides]
+        single = [str(each.input_line) for each in words if not each.is_sweep_override()]
+        try:
+            composed = compose(CONFIG_NAME, overrides=single, return_hydra_config=True)
+        except Exception as error:
+            raise _explain(error, single) from error
+        params = composed.hydra.sweeper.get("params") or {}
+        try:
+            whole = parser.parse_overrides([f"{k}={v}" for k, v in params.items()] + overrides)
+            return [list(job) for job in BasicSweeper.split_arguments(whole, None)[0]]
+        except HydraException as error:
+            raise ConfigError("argument", " ".join(overrides), first_line(error)) from error
+
+
+def run_under_hydra(
+    flags: list[str],
+    overrides: list[str],
+    job: Callable[[Callable[[], RunSettings], Path, list[str]], None],
+) -> None:
+    """Hand the command line to Hydra, which calls `job` for each configuration of it.
+
+    Parameters
+    ----------
+    flags, overrides : list of str
+        Hydra's own flags, and the overrides.
+    job : callable
+        Given a function that returns the settings, the run's folder and the job's overrides.
+
+    Raises
+    ------
+    ConfigError
+        If Hydra refuses what it is given.
+    RunError
+        If the folder of a run cannot be created.
+    """
+
+    @hydra.main(
+        config_path=str(find_conf()), config_name=CONFIG_NAME, version_base=HYDRA_VERSION_BASE
+    )
+    def task(composed: DictConfig) -> None:
+        given = HydraConfig.get()
+        folder = Path(given.runtime.output_dir)
+        job(lambda: settings_from(composed), folder, list(given.overrides.task))
+
+    outer, arguments = GlobalHydra.instance().hydra, sys.argv
+    full_error = os.environ.get(_FULL_ERROR)
+    GlobalHydra.instance().clear()
+    sys.argv = ["fl-app run", *flags, *overrides]
+    # Makes Hydra raise its errors instead of printing them and exiting.
+    os.environ[_FULL_ERROR] = "1"
     try:
-        parsed = OverridesParser.create().parse_overrides(overrides=overrides)
-        return [list(job) for job in BasicSweeper.split_arguments(parsed, None)[0]]
-    except HydraException as error:
-        raise ConfigError("overrides", _first_line(error), "Hydra's override syntax") from None
+        task()
+    except (HydraException, OmegaConfBaseException) as error:
+        key = getattr(error, "full_key", None) or "hydra"
+        value = dict(word.split("=", 1) for word in overrides).get(key, " ".join(overrides))
+        raise ConfigError(key, value, f"what can be read ({first_line(error)})") from error
+    except OSError as error:
+        raise RunError(f"cannot write to {error.filename}: {error.strerror}") from error
+    finally:
+        sys.argv = arguments
+        GlobalHydra.instance().hydra = outer
+        if full_error is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = full_error
 
 
-def _explain(error: Exception, overrides: list[str], folder: Path) -> ConfigError:
-    """Turn Hydra's message into key, value, allowed."""
-    text = _first_line(error)
-    if text.startswith("Could not override "):
-        key = text.split("'")[1]
-        *groups, leaf = key.split(".")
+@contextmanager
+def _hydra(folder: Path) -> Iterator[None]:
+    """Let Hydra compose from a folder, and leave its global state as it was."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
         with initialize_config_dir(str(folder.resolve()), version_base=HYDRA_VERSION_BASE):
-            whole = compose(CONFIG_NAME)
-        parent = OmegaConf.select(whole, ".".join(groups)) if groups else whole
-        if isinstance(parent, DictConfig):
-            prefix = "".join(group + "." for group in groups)
-            return unknown_key(leaf, [str(name) for name in parent], prefix)
-    if text.startswith("Could not find '") or "Could not load" in text or "In '" in text:
-        name = str(error).split("'")[1] if "'" in str(error) else text
-        group = name.split("/")[0]
-        choices = sorted(p.stem for p in (folder / group).glob("*.yaml"))
-        if choices:
-            return ConfigError(group, name.partition("/")[2] or name, ", ".join(choices))
-    return ConfigError("overrides", " ".join(overrides) or "none", text)
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _parse_override(word: str, sweep: bool = False) -> Override:
+    key, equals, value = word.partition("=")
+    if not equals or not key.strip("+") or key.startswith("~"):
+        raise ConfigError("argument", word, "key=value (no key can be left out)")
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        raise ConfigError(key, value, _SYNTAX) from error
+    if parsed.is_sweep_override() and not sweep:
+        raise ConfigError(key, value, "one value (several, one run each, with -m)")
+    return parsed
+
+
+def _explain(error: Exception, overrides: list[str]) -> ConfigError:
+    """Find the override that Hydra cannot apply, and say why: key, value, allowed.
+
+    Hydra reads its configuration where `_hydra` says.
+    """
+    # As Hydra does: where files are looked for, the groups' choices, and the keys that these have.
+    in_order = sorted(
+        overrides,
+        key=lambda word: -1 if word.startswith(_SEARCH_PATH) else "." in word.partition("=")[0],
+    )
+    whole: Any = {}
+    for count in range(len(in_order) + 1):
+        try:
+            composed = compose(CONFIG_NAME, in_order[:count], return_hydra_config=True)
+            whole = OmegaConf.to_container(composed, resolve=False)
+        except Exception as fault:
+            return explain_override(in_order[count - 1] if count else "conf=", fault, whole)
+    return ConfigError("overrides", " ".join(overrides), first_line(error))
+
+
+def _look_up(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values

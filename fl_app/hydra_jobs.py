@@ -1,83 +1,180 @@
-"""Hydra's job handling around runs: output folders, sweeps, and one table at the end."""
+"""Hydra's job handling around runs: the words of a command line, sweeps, one table at the end."""
 
+from __future__ import annotations
+
+import argparse
+import json
 import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.console import Console
-
-from fl_app.config import compose_settings, expand_sweep, find_conf, run_under_hydra
-from fl_app.data import DataError, load_dataset
+from fl_app.config import compose_config, expand_sweep, run_under_hydra, settings_from
 from fl_app.errors import ConfigError, RunError
-from fl_app.progress import show_progress
-from fl_app.report.html import write_report
-from fl_app.report.plots import write_plots
-from fl_app.report.run_folder import RunFolder, read_run_folder
-from fl_app.report.tables import print_tables, summary_table, sweep_table
-from fl_app.settings import RunSettings
 
-_SWEEP_FLAGS = ("-m", "--multirun")
-_INFORMATION = ("--help", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "-h")
+if TYPE_CHECKING:
+    from fl_app.report.run_folder import RunFolder
+    from fl_app.settings import RunSettings
+
+_ALLOWED = (
+    "key=value, -m, --config-dir FOLDER, --debug, --help, --cfg job|hydra|all (with --package KEY, "
+    "--resolve), --info, --hydra-help, --version"
+)
+
+
+_INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
+@dataclass(frozen=True)
+class RunWords:
+    """The words behind ``fl-app run``.
+
+    Attributes
+    ----------
+    overrides : list of str
+        ``key=value``, one for ``--config-dir`` among them.
+    flags : list of str
+        Hydra's own flags, to be passed on.
+    sweep : bool
+        Whether values are swept over (``-m``).
+    shows : bool
+        Whether something is shown and nothing run (``--help``, ``--cfg`` ...).
+    """
+
+    overrides: list[str]
+    flags: list[str]
+    sweep: bool
+    shows: bool
+
+
+def parse_words(words: list[str]) -> RunWords:
+    """Sort the words of a command line into overrides and Hydra's flags.
+
+    Raises
+    ------
+    ConfigError
+        For a word that is neither.
+    """
+    parser = _Parser(prog="fl-app run", add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-p", "--package")
+    parser.add_argument("--resolve", action="store_true")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("-m", "--multirun", action="store_true")
+    one.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
+    one.add_argument("-i", "--info", nargs="?", const="all", choices=_INFORMATION)
+    for names in (["-h", "--help"], ["--hydra-help"], ["--version"]):
+        one.add_argument(*names, dest="show", action="store_const", const=names[-1])
+    given = parser.parse_intermixed_args(words)
+    flags = [given.show] if given.show else []
+    for name in ("cfg", "info", "package"):
+        value = getattr(given, name)
+        flags += [] if value is None else [f"--{name}", value]
+    flags += ["--resolve"] if given.resolve else []
+    if flags and flags[0] in ("--package", "--resolve"):
+        raise ConfigError("argument", flags[0], f"{flags[0]} beside --cfg job|hydra|all")
+    overrides = list(given.overrides)
+    if given.config_dir is not None:
+        folder = Path(given.config_dir).expanduser().absolute()
+        if not folder.is_dir():
+            raise ConfigError("--config-dir", given.config_dir, "a folder with files as in conf/")
+        overrides.append(f"hydra.searchpath=[{json.dumps(f'file://{folder}', ensure_ascii=False)}]")
+    sweep = given.multirun or "hydra.mode=MULTIRUN" in overrides
+    return RunWords(overrides, flags, sweep, shows=bool(flags))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError.from_text(f"{message.removeprefix('argument ')}; allowed: {_ALLOWED}")
 
 
 def run_jobs(words: list[str], debug: bool) -> int:
     """Run one configuration, or a sweep; return the exit code.
 
-    Every configuration is composed and checked before the first run starts.
-    """
-    sweep = any(word in _SWEEP_FLAGS for word in words)
-    overrides = [word for word in words if "=" in word or word.startswith("~")]
-    others = [word for word in words if word not in overrides]
-    information = any(word in _INFORMATION for word in others)
-    unknown = [w for w in others if w not in _SWEEP_FLAGS + _INFORMATION and w.startswith("-")]
-    if unknown or (others and not information and not sweep):
-        raise ConfigError("argument", (unknown or others)[0], "key=value, -m, --debug, --help")
-    if not information:
-        for job in expand_sweep(overrides) if sweep else [overrides]:
-            check_data(compose_settings(job))
-    finished: list[tuple[list[str], dict[str, Any] | None]] = []
-    failures: list[BaseException] = []
+    Every configuration is composed and checked before the first run starts. A job that fails does
+    not stop the others of a sweep; Ctrl-C does, after the round.
 
-    def job(settings: RunSettings, folder: Path, task_overrides: list[str]) -> None:
+    Raises
+    ------
+    ConfigError
+        If a configuration is not allowed; nothing was run or created.
+    KeyboardInterrupt
+        If a run was stopped; what it reached was written and printed.
+    """
+    given = parse_words(words)
+    jobs = expand_sweep(given.overrides) if given.sweep else [given.overrides]
+    composed = [compose_config(job) for job in jobs]
+    if given.shows:
+        return _show(given)
+    for each in composed:
+        check_data(settings_from(each))
+    finished: list[tuple[list[str], dict[str, Any] | None]] = []
+    failures: list[Exception] = []
+    interrupted = False
+
+    def job(
+        read_settings: Callable[[], RunSettings], folder: Path, task_overrides: list[str]
+    ) -> None:
+        summary = None
         try:
-            run = execute(settings, folder, show_summary=not sweep)
-            finished.append((task_overrides, run.summary))
-        except (Exception, KeyboardInterrupt) as error:
+            summary = execute(read_settings(), folder, show_summary=not given.sweep).summary
+            if summary and summary.get("interrupted"):
+                raise KeyboardInterrupt
+        except Exception as error:
             failures.append(error)
-            finished.append((task_overrides, None))
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            if sweep:
-                print(f"fl-app: {' '.join(task_overrides)}: {error}", file=sys.stderr)
+            if given.sweep:
+                if debug:
+                    traceback.print_exc()
+                print(f"fl-app: {' '.join(task_overrides)}: {_describe(error)}", file=sys.stderr)
+        finally:
+            finished.append((task_overrides, summary))
 
     try:
-        run_under_hydra(find_conf(), words, job)
+        run_under_hydra(["-m"] if given.sweep else [], given.overrides, job)
     except KeyboardInterrupt:
-        if not failures:
-            raise
-    if sweep and finished:
+        interrupted = True
+    if given.sweep and finished:
+        from fl_app.report.tables import print_tables, sweep_table
+
         print_tables(sweep_table(finished))
-    if failures and not sweep:
+    if interrupted:
+        raise KeyboardInterrupt
+    if failures and not given.sweep:
         raise failures[0]
     return 1 if failures else 0
 
 
 def check_data(settings: RunSettings) -> None:
-    """Load and divide the data once, so that what is missing is said before anything starts."""
+    """Load and divide the data once, so that what is missing is said before anything starts.
+
+    Raises
+    ------
+    ConfigError
+        If the number of clients is open.
+    DataError
+        If data is missing or cannot be divided as asked.
+    """
+    from fl_app.data import load_dataset
+
     if settings.num_clients is None:
         raise ConfigError("num_clients", None, "an integer >= 1 (null: only with plain flwr run)")
-    try:
-        load_dataset(settings.data, settings.num_clients, settings.seed)
-    except DataError as error:
-        key, _, rest = str(error).partition(": ")
-        value, _, allowed = rest.partition("; ")
-        raise ConfigError(key, value, allowed) from None
+    load_dataset(settings.data, settings.num_clients, settings.seed)
 
 
 def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> RunFolder:
     """Run on the configured engine, write plots and report, and print the summary."""
-    console = Console()
-    with show_progress(folder, settings.rounds, console):
+    from rich.console import Console
+
+    from fl_app.progress import show_progress
+    from fl_app.report.html import write_report
+    from fl_app.report.plots import write_plots
+    from fl_app.report.run_folder import read_run_folder
+    from fl_app.report.tables import print_tables, summary_table
+
+    with show_progress(folder, settings.rounds, Console()):
         if settings.engine.name == "simulation":
             from fl_app.engines.flower import run_simulation
 
@@ -93,9 +190,26 @@ def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> R
     run = read_run_folder(folder)
     if run.summary is None:
         raise RunError(f"the run left no summary in {folder}")
-    write_plots(run, folder / "plots")
-    report = write_report(run, folder / "report.html")
+    try:
+        write_plots(run, folder / "plots")
+        report = write_report(run, folder / "report.html")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
     if show_summary:
         print_tables(summary_table(run.summary, run.privacy))
         print(f"report: {report}")
     return run
+
+
+def _show(given: RunWords) -> int:
+    """Let Hydra show what its flags ask for; it runs nothing then."""
+    try:
+        run_under_hydra(given.flags, given.overrides, lambda *_: None)
+    except SystemExit as end:
+        return 2 if end.code else 0
+    return 0
+
+
+def _describe(error: BaseException) -> str:
+    known = isinstance(error, RunError | ValueError)
+    return str(error) if known else f"{type(error).__name__}: {error}"

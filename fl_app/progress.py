@@ -14,6 +14,7 @@ from fl_app.report.formats import format_bytes, format_epsilon
 from fl_app.run_store import METRICS_FILE
 
 POLL_SECONDS = 0.2
+TAIL_BYTES = 1 << 16  # holds more than one line
 
 
 @contextmanager
@@ -22,6 +23,9 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
     if not console.is_terminal:
         yield
         return
+    file = folder / METRICS_FILE
+    # An earlier run may have left its rounds in the same folder.
+    before = _stamp(file)
     stop = threading.Event()
     columns = (
         TextColumn("round"),
@@ -34,14 +38,12 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
         task = progress.add_task("starting", total=num_rounds)
 
         def follow() -> None:
-            position, last = 0, False
+            last = False
             while not last:
                 last = stop.wait(POLL_SECONDS)
-                rows, position = _read_rows(folder / METRICS_FILE, position)
-                if rows:
-                    progress.update(
-                        task, completed=rows[-1]["round"], description=_describe(rows[-1])
-                    )
+                row = _read_last_row(file) if _stamp(file) != before else None
+                if row is not None:
+                    progress.update(task, completed=row["round"], description=_describe(row))
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
@@ -52,16 +54,26 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
             thread.join()
 
 
-def _read_rows(file: Path, position: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the complete lines after `position`, and the position behind them."""
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _read_last_row(file: Path) -> dict[str, Any] | None:
+    """Return the last line that was written in full, or None."""
     try:
         with file.open("rb") as stream:
-            stream.seek(position)
-            text = stream.read()
+            stream.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            lines = stream.read().split(b"\n")[:-1]
     except OSError:
-        return [], position
-    complete = text[: text.rfind(b"\n") + 1]
-    return [json.loads(line) for line in complete.splitlines()], position + len(complete)
+        return None
+    if not lines:
+        return None
+    row: dict[str, Any] = json.loads(lines[-1])
+    return row
 
 
 def _describe(row: dict[str, Any]) -> str:

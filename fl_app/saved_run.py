@@ -5,22 +5,24 @@ from pathlib import Path
 
 import torch
 
-from fl_app.config import data_settings, read_run_settings
+from fl_app.config import data_settings
 from fl_app.data import DataSettings, FederatedDataset, PartitionSettings, load_dataset
 from fl_app.errors import ConfigError
 from fl_app.evaluation import Evaluation, evaluate
-from fl_app.model_arrays import load_arrays, load_model_file
+from fl_app.model_arrays import Arrays, load_arrays, load_model_file
 from fl_app.models import build_model
+from fl_app.run_config import read_run_settings
 from fl_app.run_store import CONFIG_FILE, MODEL_FILE
 from fl_app.settings import RunSettings
 
 
 def read_settings(folder: Path) -> RunSettings:
     """Return a run's settings; ConfigError if the folder holds none."""
-    file = folder / CONFIG_FILE
-    if not file.is_file():
-        raise ConfigError("RUN", str(folder), f"the folder of a finished run, with {CONFIG_FILE}")
-    return read_run_settings(file.read_text(encoding="utf-8"))
+    text = _read_config(folder)
+    try:
+        return read_run_settings(text)
+    except ConfigError as error:
+        raise ConfigError.from_text(f"{folder / CONFIG_FILE}: {error}") from error
 
 
 def load_model(folder: str | Path) -> torch.nn.Module:
@@ -35,14 +37,18 @@ def load_model(folder: str | Path) -> torch.nn.Module:
     ------
     ConfigError
         If it is not the folder of a finished run.
+    DataError
+        If its data, which say how large the model is, are missing.
     """
     path = Path(folder)
     settings = read_settings(path)
-    if not (path / MODEL_FILE).is_file():
-        raise ConfigError("RUN", str(folder), f"the folder of a finished run, with {MODEL_FILE}")
+    arrays = _read_arrays(path)
     dataset = _load_undivided(settings.data)
-    model = build_model(settings.model, dataset.feature_shape, dataset.num_classes, settings.seed)
-    load_arrays(model, load_model_file(path / MODEL_FILE))
+    try:
+        model = _build(settings, dataset)
+        load_arrays(model, arrays)
+    except ValueError as error:
+        raise ConfigError("RUN", str(folder), f"a model as config.yaml says ({error})") from error
     return model.eval()
 
 
@@ -55,13 +61,50 @@ def evaluate_run(folder: Path, overrides: list[str]) -> Evaluation:
         The run's folder.
     overrides : list of str
         ``data=NAME`` and ``data.key=value``.
+
+    Raises
+    ------
+    ConfigError
+        If it is not the folder of a finished run, an override is not allowed, or the model cannot
+        take the data.
+    DataError
+        If data is missing.
     """
     settings = read_settings(folder)
-    text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-    dataset = _load_undivided(data_settings(text, overrides))
-    model = build_model(settings.model, dataset.feature_shape, dataset.num_classes, settings.seed)
-    arrays = load_model_file(folder / MODEL_FILE)
-    return evaluate(model, arrays, dataset.test, settings.strategy.feature_norm)
+    arrays = _read_arrays(folder)
+    data = data_settings(_read_config(folder), overrides)
+    dataset = _load_undivided(data)
+    try:
+        model = _build(settings, dataset)
+        return evaluate(model, arrays, dataset.test, settings.strategy.feature_norm)
+    except ValueError as error:
+        raise ConfigError(
+            "data", data.name, f"data that the run's model takes ({error})"
+        ) from error
+
+
+def _read_config(folder: Path) -> str:
+    try:
+        return (folder / CONFIG_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("RUN", str(folder), _explain(CONFIG_FILE, error)) from error
+
+
+def _read_arrays(folder: Path) -> Arrays:
+    try:
+        return load_model_file(folder / MODEL_FILE)
+    except (OSError, ValueError) as error:
+        raise ConfigError("RUN", str(folder), _explain(MODEL_FILE, error)) from error
+
+
+def _explain(name: str, error: Exception) -> str:
+    missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    reason = f" ({error})" if not missing else ""
+    return f"the folder of a finished run, with {name}{reason}"
+
+
+def _build(settings: RunSettings, dataset: FederatedDataset) -> torch.nn.Module:
+    return build_model(settings.model, dataset.feature_shape, dataset.num_classes, settings.seed)
 
 
 def _load_undivided(settings: DataSettings) -> FederatedDataset:

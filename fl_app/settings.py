@@ -86,13 +86,8 @@ class RunSettings:
     model: ModelSettings = field(default_factory=ModelSettings)
 
     def __post_init__(self) -> None:
-        _require("seed", self.seed, self.seed >= 0, "an integer >= 0")
-        if (self.num_rounds is None) == (self.total_local_steps is None):
-            raise ConfigError(
-                "num_rounds",
-                {"num_rounds": self.num_rounds, "total_local_steps": self.total_local_steps},
-                "exactly one of the two",
-            )
+        _require_seed("seed", self.seed)
+        _require_one(self, "num_rounds", "total_local_steps")
         for key in ("num_rounds", "total_local_steps", "num_clients", "num_sampled_clients"):
             value = getattr(self, key)
             _require(key, value, value is None or value >= 1, "an integer >= 1")
@@ -104,7 +99,7 @@ class RunSettings:
         for key in ("loss_rate", "late_rate"):
             rate = getattr(self.faults, key)
             _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")
-        _require("faults.seed", self.faults.seed, self.faults.seed >= 0, "an integer >= 0")
+        _require_seed("faults.seed", self.faults.seed)
         self._check_cohort()
         _check_strategy(self.strategy)
         if self.rounds < 1:
@@ -116,8 +111,7 @@ class RunSettings:
 
     def _check_cohort(self) -> None:
         sampled, fraction = self.num_sampled_clients, self.fraction_train
-        if sampled is not None and fraction is not None:
-            raise ConfigError("fraction_train", fraction, "null beside num_sampled_clients")
+        _require_at_most_one(self, "num_sampled_clients", "fraction_train")
         _require("fraction_train", fraction, fraction is None or 0.0 < fraction <= 1.0, "in (0, 1]")
         if sampled is not None and self.num_clients is not None and sampled > self.num_clients:
             raise ConfigError(
@@ -150,9 +144,14 @@ class RunSettings:
     @classmethod
     def from_json(cls, text: str) -> "RunSettings":
         """Parse and check what `to_json` wrote."""
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError("settings", text, f"JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise ConfigError("settings", values, "what to_json writes")
         version = values.pop("format_version", None)
-        if version != FORMAT_VERSION:
+        if isinstance(version, bool) or version != FORMAT_VERSION:
             raise ConfigError("format_version", version, str(FORMAT_VERSION))
         return build(cls, values)
 
@@ -162,17 +161,39 @@ def _require(key: str, value: object, holds: bool, allowed: str) -> None:
         raise ConfigError(key, value, allowed)
 
 
+def _require_seed(key: str, value: int) -> None:
+    _require(key, value, 0 <= value < 2**63, "an integer in [0, 2**63)")
+
+
+def _require_at_most_one(group: object, first: str, second: str, prefix: str = "") -> None:
+    """Refuse two keys that say the same in different ways; the first has the default."""
+    given = {key: getattr(group, key) for key in (first, second)}
+    if None not in given.values():
+        raise ConfigError(
+            prefix + second,
+            given[second],
+            f"null beside {prefix}{first}={given[first]} (to use it, add {prefix}{first}=null)",
+        )
+
+
+def _require_one(group: object, first: str, second: str, prefix: str = "") -> None:
+    _require_at_most_one(group, first, second, prefix)
+    if getattr(group, first) is None and getattr(group, second) is None:
+        raise ConfigError(prefix + first, None, f"a value for it or for {prefix}{second}")
+
+
 def _check_strategy(strategy: StrategySettings) -> None:
+    _require_one(strategy, "target_epsilon", "noise_multiplier", "strategy.")
+    _require_one(strategy, "local_steps", "local_epochs", "strategy.")
+    _require_at_most_one(strategy, "num_levels", "target_bits", "strategy.")
     bits = strategy.target_bits
-    if strategy.num_levels is not None and bits is not None:
-        raise ConfigError("strategy.target_bits", bits, "null beside strategy.num_levels")
     _require(
         "strategy.target_bits", bits, bits is None or 2 <= bits <= 17, "2 to 17 bits a parameter"
     )
     if bits is not None and strategy.quantizer == "none":
-        raise ConfigError("strategy.target_bits", bits, "null with quantizer none")
+        raise ConfigError("strategy.target_bits", bits, "null with strategy.quantizer=none")
     for key in ("weight_decay", "proximal"):
         value = getattr(strategy, key)
-        _require(f"strategy.{key}", value, 0.0 <= value < 1e15, "a number >= 0")
+        _require(f"strategy.{key}", value, 0.0 <= value < 1e15, "a number in [0, 1e15)")
     norm = strategy.feature_norm
     _require("strategy.feature_norm", norm, norm is None or norm > 0.0, "a number > 0 or null")

@@ -11,6 +11,8 @@ from fl_app.errors import ConfigError, unknown_key
 
 T = TypeVar("T")
 
+# Integers travel as 64 bits; larger ones also overflow where they meet floats.
+_LIMIT = 2**63
 _WORDS = {int: "an integer", float: "a finite number", str: "text", bool: "true or false"}
 
 
@@ -30,11 +32,11 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     Raises
     ------
     ConfigError
-        For an unknown key (with the nearest known one), a missing key without default, or a value
-        of another type.
+        For an unknown key (with the nearest known one), a missing key without default, a value of
+        another type, an integer beyond 64 bits, or what the dataclass itself refuses.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(prefix.rstrip("."), values, "a group of keys")
+        raise ConfigError(prefix.rstrip(".") or "configuration", values, "a group of keys")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
@@ -45,8 +47,14 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
         if name in values:
             arguments[name] = _convert(values[name], hints[name], f"{prefix}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{prefix}{name}", "missing", _describe(hints[name]))
-    return cls(**arguments)
+            allowed = _describe(hints[name])
+            raise ConfigError.from_text(f"{prefix}{name}: missing; allowed: {allowed}")
+    try:
+        return cls(**arguments)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError.from_text(str(error)) from error
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
@@ -62,16 +70,24 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             return value
         if option is str and isinstance(value, str):
             return value
-        if option is int and isinstance(value, int) and not isinstance(value, bool):
+        if option is int and _is_integer(value) and -_LIMIT <= value < _LIMIT:
             return value
         if option is float and _is_finite_number(value):
             return float(value)
-    raise ConfigError(key, value, _describe(hint) + _text_hint(value, options))
+    raise ConfigError(key, value, _describe(hint) + _spelling_hint(value, options))
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_finite_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _is_union(hint: Any) -> bool:
@@ -91,12 +107,25 @@ def _describe(hint: Any) -> str:
     return " or ".join(words)
 
 
-def _text_hint(value: Any, options: tuple[Any, ...]) -> str:
-    """Say so when a number was given as text, which YAML makes of some spellings."""
+def _spelling_hint(value: Any, options: tuple[Any, ...]) -> str:
+    """Say how to write what was probably meant: YAML and shells turn numbers into text."""
+    if isinstance(value, bool):
+        return ""
+    if int in options and _is_integer(value):
+        return " (64 bits)"
+    if isinstance(value, int | float):
+        if str in options:
+            return f" (this is a number; write '\"{value}\"' for text)"
+        if int in options and isinstance(value, float) and value.is_integer():
+            return f" (write {int(value)})"
+        return ""
     if not isinstance(value, str) or not {int, float} & set(options):
         return ""
     try:
         number = float(value)
     except ValueError:
         return ""
-    return f" (this is text; write {number!r} without quotes)"
+    if not math.isfinite(number) or (float not in options and not number.is_integer()):
+        return ""
+    shown = repr(number) if float in options else str(int(number))
+    return f" (this is text; write {shown} without quotes)"

@@ -1,0 +1,137 @@
+"""Every file of conf/ composes, every key in it is explained, and its names are the program's."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import yaml
+
+from fl_app.conf_folder import describe_choices, find_conf
+from fl_app.config import compose_config, compose_settings, settings_from
+from fl_app.data import DATASETS, DataSettings, PartitionSettings
+from fl_app.engines.faults import FaultSettings
+from fl_app.models import MODELS, ModelSettings
+from fl_app.registry import METHODS
+from fl_app.settings import EngineSettings, RunSettings, StrategySettings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONF = find_conf()
+FILES = sorted(CONF.rglob("*.yaml"))
+GROUPS = {
+    group: sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    for group in ("strategy", "data", "model", "engine", "experiment")
+}
+EXPERIMENTS = [[], *([f"experiment={name}"] for name in GROUPS["experiment"])]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=str)
+@pytest.mark.parametrize("strategy", GROUPS["strategy"])
+def test_every_combination_of_files_composes(strategy, experiment):
+    for data, model, engine in itertools.product(*(GROUPS[g] for g in ("data", "model", "engine"))):
+        choices = [f"strategy={strategy}", f"data={data}", f"model={model}", f"engine={engine}"]
+        made = compose_settings([*choices, *experiment])
+        assert isinstance(made, RunSettings)
+        assert (made.data.name, made.model.name, made.engine.name) == (data, model, engine)
+
+
+def test_the_names_of_files_methods_and_folders_agree():
+    (method_type,) = (get_type_hints(StrategySettings)["name"],)
+    methods = set(METHODS)
+    assert methods == set(get_args(method_type))
+    folders = {path.parent.name for path in (REPOSITORY / "strategies").glob("*/server.py")}
+    assert methods == folders
+    assert methods <= set(GROUPS["strategy"])
+    for name in GROUPS["strategy"]:
+        method = compose_config([f"strategy={name}"]).strategy.name
+        assert method in methods
+        if name in methods:
+            assert method == name
+    assert set(GROUPS["data"]) == set(DATASETS)
+    assert set(GROUPS["model"]) == set(MODELS)
+    assert set(GROUPS["engine"]) == set(get_args(get_type_hints(EngineSettings)["name"]))
+
+
+def test_conf_gives_every_key_that_the_settings_have():
+    """So no value comes from a default that the user cannot read in conf/."""
+    composed = compose_config([])
+    made = dataclasses.asdict(settings_from(composed))
+    written = {key for key in composed if key != "hydra"}
+    assert written == set(made)
+    for name in GROUPS["strategy"]:
+        values = compose_config([f"strategy={name}"])
+        assert set(values.strategy) == {f.name for f in dataclasses.fields(StrategySettings)}
+    for group, kind in (("data", DataSettings), ("model", ModelSettings)):
+        for name in GROUPS[group]:
+            chosen = compose_config([f"{group}={name}"])[group]
+            assert set(chosen) == {f.name for f in dataclasses.fields(kind)}
+    for name in GROUPS["engine"]:
+        chosen = compose_config([f"engine={name}"]).engine
+        assert set(chosen) == {f.name for f in dataclasses.fields(EngineSettings)}
+    assert set(composed.data.partition) == {f.name for f in dataclasses.fields(PartitionSettings)}
+    assert set(composed.faults) == {f.name for f in dataclasses.fields(FaultSettings)}
+
+
+def find_unexplained(text: str) -> list[str]:
+    """Return the keys without a comment on their line, Hydra's list of defaults aside."""
+    missing = []
+    text_block = -1
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if 0 <= text_block < depth:
+            continue
+        text_block = -1
+        key, colon, rest = line.strip().partition(":")
+        if not colon or not key.isidentifier() or key == "defaults":
+            continue
+        if rest.lstrip().startswith("|"):
+            text_block = depth
+        if not re.search(r" # \S", rest):
+            missing.append(key)
+    return missing
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_every_key_is_explained(file):
+    text = file.read_text(encoding="utf-8")
+    assert find_unexplained(text) == []
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_key_without_comment_is_found():
+    text = "defaults:\n  - data: digits\nseed: 0\ngroup:\n  key: 1 # one\n  other: 2\n"
+    assert find_unexplained(text) == ["seed", "group", "other"]
+    assert find_unexplained("a: | # text\n  b: 1\nc: 1#\n") == ["c"]
+
+
+def test_comments_name_the_allowed_words():
+    """Each word of a Literal stands in the comment of its key, or in the line below it."""
+    lines = (CONF / "strategy" / "dp_fedpaq.yaml").read_text(encoding="utf-8").splitlines()
+    lines += (CONF / "config.yaml").read_text(encoding="utf-8").splitlines()
+    for kind in (StrategySettings, RunSettings):
+        for key, hint in get_type_hints(kind).items():
+            words = [word for word in get_args(hint) if isinstance(word, str)]
+            if not words:
+                continue
+            (number,) = (i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
+            comment = " ".join(line.partition("#")[2] for line in lines[number : number + 2])
+            assert [word for word in words if word not in comment] == [], key
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_file_has_a_description(group):
+    described = describe_choices(group)
+    assert sorted(described) == GROUPS[group]
+    assert all(len(text) > 10 and "@package" not in text for text in described.values())
+
+
+def test_the_default_composes_to_what_the_file_says():
+    made = compose_settings([])
+    assert (made.strategy.name, made.data.name, made.engine.name) == (
+        *("dp_fedpaq", "digits"),
+        "in_process",
+    )
+    assert made.strategy.target_delta == 1e-5
+    assert made.rounds == yaml.safe_load((CONF / "config.yaml").read_text())["num_rounds"]
