@@ -11,18 +11,17 @@ from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
 
 SETTINGS_KEY = "settings"
-PARTITION_KEY = "partition-id"
+PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
+QUERY_ACTION = "partition"
 
 app = ClientApp()
 
 
-@app.query(PARTITION_KEY.replace("-", "_"))
+@app.query(QUERY_ACTION)
 def tell_partition(message: Message, context: Context) -> Message:
-    """Tell the server which partition this simulated node holds."""
-    partition = int(context.node_config[PARTITION_KEY])
-    return Message(
-        RecordDict({"config": ConfigRecord({PARTITION_KEY: partition})}), reply_to=message
-    )
+    """Tell the server which partition this simulated node holds, and of how many."""
+    told = {key: int(context.node_config[key]) for key in (PARTITION_KEY, NUM_PARTITIONS_KEY)}
+    return Message(RecordDict({"config": ConfigRecord({**told})}), reply_to=message)
 
 
 @app.train()
@@ -34,7 +33,7 @@ def train(message: Message, context: Context) -> Message:
     task = LocalTask(
         settings,
         int(context.node_config[PARTITION_KEY]),
-        int(context.node_config["num-partitions"]),
+        int(context.node_config[NUM_PARTITIONS_KEY]),
     )
     return METHODS[settings.strategy.name].train(message, context, task)
 

@@ -5,22 +5,27 @@ import logging
 import os
 import shlex
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.client_app import PARTITION_KEY
-from fl_app.data import load_dataset
-from fl_app.engines.in_process import InProcessGrid
+from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION
+from fl_app.data import DataError, load_dataset
+from fl_app.engines.outcome import Outcome, write_outcome
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun, default_folder
+from fl_app.run_config import to_yaml
 from fl_app.run_store import LOG_FILE, RunStore
 from fl_app.settings import RunSettings
 
 NODE_TIMEOUT = 120.0
-QUERY_TYPE = f"{MessageType.QUERY}.{PARTITION_KEY.replace('-', '_')}"
+NODE_POLL_SECONDS = 0.2
+QUERY_TYPE = f"{MessageType.QUERY}.{QUERY_ACTION}"
 
 app = ServerApp()
 _log = logging.getLogger(__name__)
@@ -28,40 +33,77 @@ _log = logging.getLogger(__name__)
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configured method on the connected nodes."""
+    """Run the configured method on the connected nodes, and say how it ended."""
     torch.set_num_threads(1)
-    settings, given = read_settings(dict(context.run_config))
-    folder = str(context.run_config.get("output-dir") or "")
-    if not folder:
-        home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-        folder = str(default_folder(home / "fl-app"))
-    store = RunStore(Path(folder))
-    handler = logging.FileHandler(store.folder / LOG_FILE)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
+    failure: str | None = None
     try:
+        folder = _run(grid, dict(context.run_config), context.run_id)
+    except BaseException as error:
+        failure = _describe(error)
+        raise
+    finally:
+        if outcome_file := str(context.run_config.get("outcome-file") or ""):
+            write_outcome(Path(outcome_file), Outcome(failure))
+        if not context.run_config.get("settings"):
+            print(f"fl-app: {failure or f'done; the folder of the run is {folder}'}")
+
+
+def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
+    """Execute the run; return its folder."""
+    settings, given = read_settings(run_config)
+    store = RunStore(read_folder(run_config, run_id))
+    with _log_to(store.folder / LOG_FILE):
         client_ids = read_client_ids(grid, settings.num_clients if given else None)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
-        from fl_app.config import to_yaml
-
         store.write_config(to_yaml(settings))
         dataset = load_dataset(settings.data, len(client_ids), settings.seed)
         summary = FederatedRun(settings, dataset, client_ids, store).execute(grid)
+        _log.info("test accuracy %s, epsilon %s", summary["test_accuracy"], summary["epsilon"])
+    return store.folder
+
+
+def _describe(error: BaseException) -> str:
+    """Return why a run failed, in one line."""
+    named = isinstance(error, RunError | ConfigError | DataError)
+    text = " ".join(str(error).split())
+    return text if named else f"{type(error).__name__}: {text}"
+
+
+@contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    """Write what is logged to a file as well, with the traceback of a failure."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
+    before = [logger.level for logger in ours]
+    logging.getLogger().addHandler(handler)
+    for logger in ours:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
     except Exception:
-        _log.exception("the run failed")
+        # Not an error to the terminal's handler: whoever started the run shows the reason.
+        _log.info("the run failed", exc_info=True)
         raise
     finally:
+        for logger, level in zip(ours, before, strict=True):
+            logger.setLevel(level)
         logging.getLogger().removeHandler(handler)
         handler.close()
-    accuracy, epsilon = summary["test_accuracy"], summary["epsilon"]
-    print(f"test accuracy {accuracy:.4f}, epsilon {epsilon}; the run's folder: {store.folder}")
 
 
-def read_settings(run_config: dict[str, object]) -> tuple[RunSettings, bool]:
-    """Return the run's settings, and whether the launcher gave them.
+def read_settings(run_config: Mapping[str, Any]) -> tuple[RunSettings, bool]:
+    """Return the run's settings, and whether they name the number of clients.
 
     The launcher passes checked settings as JSON; with Flower's own command they are composed from
-    the run configuration's ``overrides``, and the number of clients is the nodes found.
+    the run configuration's ``overrides``, and the number of clients is the nodes found unless an
+    override names it.
+
+    Raises
+    ------
+    ConfigError
+        For whatever is not allowed.
     """
     text, overrides = str(run_config.get("settings") or ""), str(run_config.get("overrides") or "")
     if text and overrides:
@@ -70,8 +112,33 @@ def read_settings(run_config: dict[str, object]) -> tuple[RunSettings, bool]:
         return RunSettings.from_json(text), True
     from fl_app.config import compose_settings
 
-    words = shlex.split(overrides)
-    return compose_settings(words), any(word.startswith("num_clients=") for word in words)
+    try:
+        words = shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError("overrides", overrides, f"words as in a shell ({error})") from None
+    settings = compose_settings(words)
+    # What Flower starts by itself is not the in-process engine, whatever conf/ has as default.
+    engine = dataclasses.replace(settings.engine, name="simulation")
+    given = any(word.lstrip("+").startswith("num_clients=") for word in words)
+    return dataclasses.replace(settings, engine=engine), given
+
+
+def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
+    """Return the run's folder: ``output-dir``, by default a new one under FLWR_HOME.
+
+    Raises
+    ------
+    ConfigError
+        If ``output-dir`` is not absolute: this process's working folder is Flower's choice.
+    """
+    given = str(run_config.get("output-dir") or "")
+    if not given:
+        home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+        folder = default_folder(home / "fl-app")
+        return folder.with_name(f"{folder.name}-{run_id}")
+    if not Path(given).expanduser().is_absolute():
+        raise ConfigError("output-dir", given, "an absolute path")
+    return Path(given)
 
 
 def read_client_ids(grid: Grid, expected: int | None) -> dict[int, int]:
@@ -80,35 +147,64 @@ def read_client_ids(grid: Grid, expected: int | None) -> dict[int, int]:
     Parameters
     ----------
     grid : Grid
+        One that has ``partition_ids`` is believed; on others the nodes are asked.
     expected : int or None
-        How many nodes there must be; None: however many are found.
+        How many nodes there must be; None: as many as the nodes say there are partitions.
 
     Raises
     ------
     RunError
-        If too few nodes connect in time, or two hold the same partition.
+        If too few nodes connect or answer in time, or two hold the same partition.
     ConfigError
-        If more nodes are connected than the configuration names.
+        If the number of nodes is not the one that the configuration names.
     """
-    if isinstance(grid, InProcessGrid):
-        return grid.partition_ids
-    deadline = time.monotonic() + NODE_TIMEOUT
-    nodes = sorted(grid.get_node_ids())
-    while len(nodes) < (expected or 1):
-        if time.monotonic() > deadline:
-            raise RunError(f"{len(nodes)} nodes after {NODE_TIMEOUT:g} s; {expected or 1} needed")
-        time.sleep(0.2)
-        nodes = sorted(grid.get_node_ids())
-    if expected is not None and len(nodes) != expected:
+    known: dict[int, int] | None = getattr(grid, "partition_ids", None)
+    if known is not None:
+        return known
+    if expected is None:
+        # Nodes connect one by one, so the number found at first says nothing.
+        first = _wait_for_nodes(grid, 1)[:1]
+        expected = next(iter(_ask_nodes(grid, first).values()))[1]
+    nodes = _wait_for_nodes(grid, expected)
+    if len(nodes) != expected:
         raise ConfigError("num_clients", expected, f"the number of connected nodes, {len(nodes)}")
+    answers = _ask_nodes(grid, nodes)
+    found = {node: partition for node, (partition, _) in answers.items()}
+    partitions = {count for _, count in answers.values()}
+    if sorted(found.values()) != list(range(len(nodes))) or partitions != {len(nodes)}:
+        raise RunError(
+            f"{len(nodes)} nodes hold the partitions {sorted(found.values())} of "
+            f"{sorted(partitions)}; each of 0 to {len(nodes) - 1} is needed once"
+        )
+    return found
+
+
+def _wait_for_nodes(grid: Grid, least: int) -> list[int]:
+    deadline = time.monotonic() + NODE_TIMEOUT
+    while len(nodes := sorted(grid.get_node_ids())) < least:
+        if time.monotonic() > deadline:
+            raise RunError(f"{len(nodes)} nodes after {NODE_TIMEOUT:g} s; {least} needed")
+        time.sleep(NODE_POLL_SECONDS)
+    return nodes
+
+
+def _ask_nodes(grid: Grid, nodes: list[int]) -> dict[int, tuple[int, int]]:
+    """Return the partition of each node, and the number of partitions that it knows of."""
     requests = [
         Message(RecordDict({"config": ConfigRecord({})}), dst_node_id=node, message_type=QUERY_TYPE)
         for node in nodes
     ]
-    found: dict[int, int] = {}
+    answers = {}
     for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
         if reply.has_content():
-            found[reply.metadata.src_node_id] = int(reply.content["config"][PARTITION_KEY])  # type: ignore[arg-type]
-    if sorted(found.values()) != list(range(len(nodes))):
-        raise RunError(f"{len(nodes)} nodes hold the partitions {sorted(found.values())}")
-    return found
+            told = reply.content["config"]
+            answers[reply.metadata.src_node_id] = (
+                int(told[PARTITION_KEY]),  # type: ignore[arg-type]
+                int(told[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
+            )
+    if missing := len(nodes) - len(answers):
+        raise RunError(
+            f"{missing} of {len(nodes)} nodes did not say which partition they hold: they failed "
+            f"to start, or took more than {NODE_TIMEOUT:g} s; see their log"
+        )
+    return answers

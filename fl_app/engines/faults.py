@@ -2,24 +2,27 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fl_app.engines.flower_internals import Run
 from strategies.mechanisms.rng import Randomness
+
+if TYPE_CHECKING:
+    from fl_app.engines.flower_internals import Run
 
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """What goes wrong between clients and server, each time independently.
+    """What goes wrong between clients and server, for each reply by itself.
 
     Attributes
     ----------
     loss_rate : float
         Probability in [0, 1] that a reply is lost: the client sent it, nobody got it.
     late_rate : float
-        Probability in [0, 1] that a reply comes a round too late.
+        Probability in [0, 1] that a reply that is not lost comes a round too late.
     seed : int
         Seed of the faults, apart from the run's.
     """
@@ -29,24 +32,61 @@ class FaultSettings:
     seed: int = 0
 
 
+Faults = tuple[list[bool], list[bool]]
+
+
+def draw_faults(settings: FaultSettings, exchange: int, count: int) -> Faults:
+    """Draw which of the replies of an exchange are lost, and which of the others are late.
+
+    Parameters
+    ----------
+    settings : FaultSettings
+    exchange : int
+        Number of the exchange in the run, from 1.
+    count : int
+        Requests in it, >= 0. The first k fates do not depend on how many follow.
+
+    Returns
+    -------
+    tuple of two lists of bool, each of length `count`
+        Lost; late. No reply is both.
+    """
+    stream = Randomness("seeded", settings.seed).stream("faults", exchange)
+    draws = stream.uniform(2 * count).reshape(-1, 2)
+    lost = [bool(draw < settings.loss_rate) for draw in draws[:, 0]]
+    late = [bool(draw < settings.late_rate) for draw in draws[:, 1]]
+    return lost, [hit and not gone for hit, gone in zip(late, lost, strict=True)]
+
+
 class FaultyGrid(Grid):
     """A grid that loses and delays replies of another grid.
 
-    Which replies are hit depends on the seed, the exchange and the position of the request in it,
-    and so not on the engine.
+    Which replies are hit depends on the seed, the exchange (counted by sendings) and the position
+    of the request in it, and so not on the engine. A late reply arrives with the replies of the
+    next exchange.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid that does the work.
+    settings : FaultSettings
     """
 
     def __init__(self, grid: Grid, settings: FaultSettings) -> None:
         self._grid = grid
         self._settings = settings
         self._exchanges = 0
-        self._late: list[Message] = []
+        self._late: list[tuple[int, Message]] = []
+        self._lost_ids: set[str] = set()
+        self._late_ids: set[str] = set()
 
-    def set_run(self, run: Run) -> None:  # noqa: D102
+    def set_run(self, run: "Run") -> None:
+        """Set the run of the grid behind."""
         self._grid.set_run(run)
 
     @property
-    def run(self) -> Run:  # noqa: D102
+    def run(self) -> "Run":
+        """The run of the grid behind."""
         return self._grid.run
 
     def create_message(  # noqa: D102
@@ -59,31 +99,65 @@ class FaultyGrid(Grid):
     ) -> Message:
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
-    def get_node_ids(self) -> Iterable[int]:  # noqa: D102
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the node ids of the grid behind."""
         return self._grid.get_node_ids()
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:  # noqa: D102
-        return self._grid.push_messages(messages)
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages: a new exchange."""
+        requests = list(messages)
+        lost, late = self._begin(len(requests))
+        identifiers = list(self._grid.push_messages(requests))
+        if len(identifiers) != len(requests):
+            raise RuntimeError(f"{len(requests)} messages were sent, {len(identifiers)} accepted")
+        self._lost_ids.update(name for name, hit in zip(identifiers, lost, strict=True) if hit)
+        self._late_ids.update(name for name, hit in zip(identifiers, late, strict=True) if hit)
+        return identifiers
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:  # noqa: D102
-        return self._grid.pull_messages(message_ids)
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have come, without the lost and the late ones.
+
+        A late reply comes with those of the next exchange, whether it is asked for or not.
+        """
+        arrived = self._take_overdue()
+        for reply in self._grid.pull_messages(message_ids):
+            request = reply.metadata.reply_to_message_id
+            if request in self._lost_ids:
+                self._lost_ids.discard(request)
+            elif request in self._late_ids:
+                self._late_ids.discard(request)
+                self._late.append((self._exchanges, reply))
+            else:
+                arrived.append(reply)
+        return arrived
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Exchange messages, then drop the lost replies and hold back the late ones."""
         requests = list(messages)
-        self._exchanges += 1
-        stream = Randomness("seeded", self._settings.seed).stream("faults", self._exchanges)
-        draws = stream.uniform(2 * len(requests)).reshape(-1, 2)
-        fate = {m.metadata.dst_node_id: draw for m, draw in zip(requests, draws, strict=True)}
-        overdue, self._late = self._late, []
-        yield from overdue
+        lost, late = self._begin(len(requests))
+        nodes = [request.metadata.dst_node_id for request in requests]
+        lost_nodes = {node for node, hit in zip(nodes, lost, strict=True) if hit}
+        late_nodes = {node for node, hit in zip(nodes, late, strict=True) if hit}
+        arrived = self._take_overdue()
         for reply in self._grid.send_and_receive(requests, timeout=timeout):
-            lost, late = fate.get(reply.metadata.src_node_id, (1.0, 1.0))
-            if lost < self._settings.loss_rate:
+            node = reply.metadata.src_node_id
+            if node in lost_nodes:
                 continue
-            if late < self._settings.late_rate:
-                self._late.append(reply)
-                continue
-            yield reply
+            if node in late_nodes:
+                self._late.append((self._exchanges, reply))
+            else:
+                arrived.append(reply)
+        return arrived
+
+    def _begin(self, count: int) -> Faults:
+        """Begin an exchange of `count` requests."""
+        self._exchanges += 1
+        return draw_faults(self._settings, self._exchanges, count)
+
+    def _take_overdue(self) -> list[Message]:
+        """Return the late replies of earlier exchanges."""
+        overdue = [reply for exchange, reply in self._late if exchange < self._exchanges]
+        self._late = [pair for pair in self._late if pair[0] == self._exchanges]
+        return overdue

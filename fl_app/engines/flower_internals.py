@@ -9,27 +9,48 @@ import itertools
 from importlib.metadata import version
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
-from flwr.app.message import make_message
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+from fl_app.errors import RunError
 
 SUPPORTED = "1.42"
 SERVER_NODE_ID = 1
 
-_message_numbers = itertools.count(1)
-
-__all__ = ["SERVER_NODE_ID", "Run", "check_flower_version", "deliver", "identify_process"]
-
 
 def check_flower_version() -> None:
-    """Raise RuntimeError unless the installed Flower is one this file was written for."""
+    """Raise RunError unless the installed Flower is one this file was written for."""
     installed = version("flwr")
     if not installed.startswith(SUPPORTED + "."):
-        raise RuntimeError(
+        raise RunError(
             f"flwr {installed} is installed; the in-process engine allows {SUPPORTED}.x "
             "(engine=simulation uses public interfaces only)"
         )
+
+
+# Before the private names are looked up, which another version may not have.
+check_flower_version()
+
+from flwr.app import (  # noqa: E402
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.app.message import make_message  # noqa: E402
+from flwr.supercore.run import Run  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+_message_numbers = itertools.count(1)
+
+__all__ = [
+    "SERVER_NODE_ID",
+    "Run",
+    "check_flower_version",
+    "copy_records",
+    "deliver",
+    "identify_process",
+]
 
 
 def identify_process(run_id: int) -> None:
@@ -52,10 +73,11 @@ def deliver(message: Message) -> Message:
         metadata.__dict__["_message_id"] = str(next(_message_numbers))
     if message.has_error():
         return make_message(metadata=metadata, error=message.error)
-    return make_message(metadata=metadata, content=_copy_content(message.content))
+    return make_message(metadata=metadata, content=copy_records(message.content))
 
 
-def _copy_content(content: RecordDict) -> RecordDict:
+def copy_records(content: RecordDict) -> RecordDict:
+    """Return new records with the same values; the bytes of arrays stay shared."""
     copied = RecordDict()
     for key, record in content.items():
         if isinstance(record, ArrayRecord):

@@ -8,16 +8,16 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.app import UserConfig as UserConfig
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.engines.flower_internals import Run, deliver, identify_process
+from fl_app.engines.flower_internals import Run, copy_records, deliver, identify_process
 
 RUN_ID = 1
 FIRST_NODE_ID = 1_000_000
-CLIENT_APP_RAISED = 2
+# Flower's error codes.
+CLIENT_APP_RAISED, NODE_UNAVAILABLE = 2, 5
 
 _log = logging.getLogger(__name__)
 
@@ -30,14 +30,23 @@ class InProcessGrid(Grid):
     client_app : ClientApp
         What each node runs.
     num_clients : int
-        Nodes; node i has ``partition-id`` i. Nothing is kept for a node before its first message.
+        Nodes, >= 1; node i has ``partition-id`` i. Nothing is kept for a node that has no state.
     run_config : mapping
         The run's configuration, as Flower would give it to the apps.
+
+    Raises
+    ------
+    ValueError
+        If `num_clients` is not allowed.
+    RunError
+        If the installed Flower is not one that this engine was written for.
     """
 
     def __init__(
         self, client_app: ClientApp, num_clients: int, run_config: Mapping[str, str | int | float]
     ) -> None:
+        if isinstance(num_clients, bool) or not isinstance(num_clients, int) or num_clients < 1:
+            raise ValueError(f"num_clients: {num_clients!r}; allowed: an integer >= 1")
         identify_process(RUN_ID)
         self._client_app = client_app
         self._num_clients = num_clients
@@ -76,7 +85,7 @@ class InProcessGrid(Grid):
         return range(FIRST_NODE_ID, FIRST_NODE_ID + self._num_clients)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Run each message's node and keep the reply until it is pulled."""
+        """Run each message's node in turn and keep the reply until it is pulled."""
         identifiers = []
         for message in messages:
             delivered = deliver(message)
@@ -85,41 +94,56 @@ class InProcessGrid(Grid):
         return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to the messages, once."""
-        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+        """Return the replies to the messages, once, in the order of sending."""
+        wanted = set(message_ids)
+        return [self._replies.pop(key) for key in list(self._replies) if key in wanted]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Run each message's node in turn; after `timeout` seconds the rest get no answer."""
+        """Run each message's node in turn; what is not answered after `timeout` seconds is lost.
+
+        As on a network, a client that takes longer than that has done its work in vain.
+        """
         begin = time.monotonic()
-        for message in messages:
-            if timeout is not None and time.monotonic() - begin > timeout:
-                _log.warning("round time-out of %g s: the remaining clients are not asked", timeout)
-                return
-            yield self._answer(deliver(message))
+        requests, replies = list(messages), []
+        for number, message in enumerate(requests):
+            reply = self._answer(deliver(message))
+            if timeout is not None and time.monotonic() - begin >= timeout:
+                _log.warning(
+                    "round time-out of %g s: %d of %d clients did not answer in time",
+                    timeout,
+                    len(requests) - number,
+                    len(requests),
+                )
+                break
+            replies.append(reply)
+        return replies
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         partition = node - FIRST_NODE_ID
         if not 0 <= partition < self._num_clients:
-            return deliver(Message(Error(CLIENT_APP_RAISED, "no such node"), reply_to=message))
+            return deliver(Message(Error(NODE_UNAVAILABLE, "no such node"), reply_to=message))
         context = Context(
             run_id=RUN_ID,
             node_id=node,
             node_config={"partition-id": partition, "num-partitions": self._num_clients},
-            state=self._states.get(node) or RecordDict(),
+            state=copy_records(self._states.get(node) or RecordDict()),
             run_config=dict(self._run_config),
         )
         try:
-            reply = self._client_app(message, context)
-        except Exception:
-            # The text may hold data, so it stays in the client's log.
+            reply = deliver(self._client_app(message, context))
+        except (Exception, SystemExit):
+            # The text may hold data, so it stays in the client's log. As on Flower's own engines,
+            # the node's state is what it was before the message.
             _log.exception("client app of partition %d raised", partition)
-            reply = Message(Error(CLIENT_APP_RAISED, "client app raised"), reply_to=message)
+            return deliver(Message(Error(CLIENT_APP_RAISED, "client app raised"), reply_to=message))
         if context.state:
             self._states[node] = context.state
-        return deliver(reply)
+        else:
+            self._states.pop(node, None)
+        return reply
 
 
 def run_in_process(

@@ -1,0 +1,28 @@
+"""How a command line ended."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+FILES = {"config.yaml", "metrics.jsonl", "summary.json", "privacy.json", "model.safetensors"}
+EXTRAS = {"plots", "report.html", "run.log"}
+
+
+class Ended(NamedTuple):
+    """Exit code, standard output and standard error."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def assert_refused(ended: Ended, code: int, start: str = "") -> str:
+    """Check for one line on stderr and nothing on stdout; return the line."""
+    assert ended.code == code
+    assert ended.output == ""
+    (line,) = ended.errors.splitlines()
+    assert line.startswith(f"fl-app: {start}")
+    return line

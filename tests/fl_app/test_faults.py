@@ -1,0 +1,286 @@
+"""Lost and late replies: on any grid, the same on every engine, at the rate that was asked for."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from scipy.stats import binomtest
+
+from fl_app.engines.faults import FaultSettings, FaultyGrid, draw_faults
+from fl_app.engines.in_process import InProcessGrid
+from fl_app.errors import RunError
+from strategies.dp_fedpaq import DpFedPaq
+from strategies.dp_fedpaq import client as dp_fedpaq_client
+from strategies.dp_fedpaq.client import LocalWork
+from strategies.dp_fedpaq.messages import model_record
+from tests.conftest import Outcome
+
+CLIENTS = 20
+# Two-sided, of each statistical assertion below.
+FALSE_POSITIVES = 1e-6
+
+
+def make_app() -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        told = {"id": context.node_config["partition-id"], "group": message.metadata.group_id}
+        return Message(RecordDict({"config": ConfigRecord(told)}), reply_to=message)
+
+    return app
+
+
+class OtherEngine(Grid):
+    """Another engine: node ids of its own, and replies in no order."""
+
+    def __init__(self) -> None:
+        self._inner = InProcessGrid(make_app(), CLIENTS, {})
+        self._random = random.Random(5)
+
+    set_run = run = create_message = None  # type: ignore[assignment]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._shuffle(self._inner.pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._shuffle(self._inner.send_and_receive(messages, timeout=timeout))
+
+    def _shuffle(self, replies: Iterable[Message]) -> Iterable[Message]:
+        shuffled = list(replies)
+        self._random.shuffle(shuffled)
+        return iter(shuffled)
+
+
+def in_process() -> Grid:
+    return InProcessGrid(make_app(), CLIENTS, {})
+
+
+def ask(grid: Grid, group: str) -> list[Message]:
+    return [
+        Message(RecordDict(), dst_node_id=node, message_type="train", group_id=group)
+        for node in grid.get_node_ids()
+    ]
+
+
+def exchange(grid: Grid, group: str) -> list[Message]:
+    return list(grid.send_and_receive(ask(grid, group)))
+
+
+def push_and_pull(grid: Grid, group: str) -> list[Message]:
+    return list(grid.pull_messages(grid.push_messages(ask(grid, group))))
+
+
+Exchange = Callable[[Grid, str], list[Message]]
+WAYS = pytest.mark.parametrize("way", [exchange, push_and_pull])
+ENGINES = pytest.mark.parametrize("make_grid", [in_process, OtherEngine])
+
+
+def read(replies: list[Message]) -> list[tuple[str, int]]:
+    """Return the exchange and the client of each reply, in order of the clients."""
+    told = [reply.content["config"] for reply in replies]
+    return sorted((str(each["group"]), int(each["id"])) for each in told)
+
+
+def expect(settings: FaultSettings, number: int) -> tuple[set[int], set[int]]:
+    lost, late = draw_faults(settings, number, CLIENTS)
+    return {i for i, hit in enumerate(lost) if hit}, {i for i, hit in enumerate(late) if hit}
+
+
+@WAYS
+@ENGINES
+def test_the_lost_stay_away_and_the_late_come_one_exchange_later(
+    make_grid: Callable[[], Grid], way: Exchange
+) -> None:
+    settings = FaultSettings(loss_rate=0.3, late_rate=0.4, seed=3)
+    grid = FaultyGrid(make_grid(), settings)
+    overdue: set[tuple[str, int]] = set()
+    hits = 0
+    for number in range(1, 8):
+        lost, late = expect(settings, number)
+        assert not lost & late
+        group = str(number)
+        in_time = {(group, client) for client in set(range(CLIENTS)) - lost - late}
+        assert read(way(grid, group)) == sorted(overdue | in_time)
+        overdue = {(group, client) for client in late}
+        hits += len(lost) + len(late)
+    assert 0 < hits < 7 * CLIENTS
+
+
+@WAYS
+@ENGINES
+def test_no_fault_changes_nothing(make_grid: Callable[[], Grid], way: Exchange) -> None:
+    grid = FaultyGrid(make_grid(), FaultSettings())
+    for number in range(1, 4):
+        assert read(way(grid, str(number))) == [(str(number), i) for i in range(CLIENTS)]
+
+
+def test_without_faults_the_order_is_the_grid_s() -> None:
+    grid = FaultyGrid(in_process(), FaultSettings())
+    told = [int(reply.content["config"]["id"]) for reply in exchange(grid, "1")]
+    assert told == list(range(CLIENTS))
+
+
+@WAYS
+def test_everything_lost_and_everything_late(way: Exchange) -> None:
+    nothing = FaultyGrid(in_process(), FaultSettings(loss_rate=1.0, late_rate=1.0))
+    assert [way(nothing, str(number)) for number in (1, 2)] == [[], []]
+    later = FaultyGrid(in_process(), FaultSettings(late_rate=1.0))
+    assert [read(way(later, str(number))) for number in (1, 2, 3)] == [
+        [],
+        [("1", i) for i in range(CLIENTS)],
+        [("2", i) for i in range(CLIENTS)],
+    ]
+
+
+def test_a_late_reply_is_not_there_for_whoever_keeps_asking() -> None:
+    grid = FaultyGrid(in_process(), FaultSettings(late_rate=1.0))
+    identifiers = list(grid.push_messages(ask(grid, "1")))
+    assert [list(grid.pull_messages(identifiers)) for _ in range(3)] == [[], [], []]
+    grid.push_messages(ask(grid, "2"))
+    assert len(list(grid.pull_messages([]))) == CLIENTS
+
+
+def test_replies_can_be_read_more_than_once() -> None:
+    grid = FaultyGrid(OtherEngine(), FaultSettings())
+    replies = grid.send_and_receive(ask(grid, "1"))
+    assert len(list(replies)) == len(list(replies)) == CLIENTS
+
+
+def test_the_rest_is_the_grid_s_own() -> None:
+    inner = InProcessGrid(make_app(), CLIENTS, {})
+    grid = FaultyGrid(inner, FaultSettings(loss_rate=0.5))
+    assert list(grid.get_node_ids()) == list(inner.get_node_ids())
+    assert grid.run is inner.run
+    marker = inner.run.__class__.create_empty(9)
+    grid.set_run(marker)
+    assert inner.run is marker
+    message = grid.create_message(RecordDict(), "train", 7, "3", ttl=5.0)
+    assert (message.metadata.dst_node_id, message.metadata.group_id) == (7, "3")
+
+
+def test_a_time_out_reaches_the_grid() -> None:
+    grid = FaultyGrid(in_process(), FaultSettings())
+    assert list(grid.send_and_receive(ask(grid, "1"), timeout=0.0)) == []
+
+
+def test_the_draws_depend_on_the_seed_the_exchange_and_the_position_alone() -> None:
+    settings = FaultSettings(loss_rate=0.5, late_rate=0.5, seed=1)
+    one = draw_faults(settings, 1, 64)
+    assert one == draw_faults(settings, 1, 64)
+    assert [each[:16] for each in one] == list(draw_faults(settings, 1, 16))
+    assert one != draw_faults(settings, 2, 64)
+    assert one != draw_faults(FaultSettings(loss_rate=0.5, late_rate=0.5, seed=2), 1, 64)
+    assert draw_faults(settings, 1, 0) == ([], [])
+
+
+@pytest.mark.parametrize(("loss_rate", "late_rate"), [(0.2, 0.3), (0.05, 0.0), (0.0, 0.5)])
+def test_the_rates(loss_rate: float, late_rate: float) -> None:
+    settings = FaultSettings(loss_rate=loss_rate, late_rate=late_rate, seed=0)
+    count, exchanges = 1000, 100
+    draws = [draw_faults(settings, number, count) for number in range(1, exchanges + 1)]
+    losses = sum(sum(lost) for lost, _ in draws)
+    delays = sum(sum(late) for _, late in draws)
+    size = count * exchanges
+
+    def agrees(hits: int, rate: float) -> bool:
+        return binomtest(hits, size, rate).pvalue > FALSE_POSITIVES
+
+    assert agrees(losses, loss_rate)
+    assert agrees(delays, late_rate * (1 - loss_rate))
+    # The twin: rates that are wrong by a tenth.
+    assert loss_rate == 0.0 or not agrees(losses, 1.1 * loss_rate)
+    assert late_rate == 0.0 or not agrees(delays, 0.9 * late_rate * (1 - loss_rate))
+
+
+def test_one_position_is_not_hit_more_often_than_another() -> None:
+    """The runs of an exchange are independent: hits of a position over many exchanges."""
+    settings = FaultSettings(loss_rate=0.2, seed=0)
+    exchanges = 2000
+    hits = np.sum([draw_faults(settings, n, 10)[0] for n in range(1, exchanges + 1)], axis=0)
+    assert all(binomtest(int(h), exchanges, 0.2).pvalue > FALSE_POSITIVES / 10 for h in hits)
+    both = sum(
+        lost[0] and lost[1]
+        for lost, _ in (draw_faults(settings, n, 2) for n in range(1, exchanges + 1))
+    )
+    assert binomtest(both, exchanges, 0.04).pvalue > FALSE_POSITIVES
+
+
+def run_strategy(faults: FaultSettings, rounds: int = 5) -> tuple[DpFedPaq, list]:
+    app = ClientApp()
+
+    def local_update(work: LocalWork) -> tuple[dict[str, np.ndarray], float]:
+        return {name: array + 1.0 for name, array in work.arrays.items()}, 1.0
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return dp_fedpaq_client.train(message, context, num_records=64, local_update=local_update)
+
+    inner = InProcessGrid(app, CLIENTS, {})
+    results: list = []
+    strategy = DpFedPaq(
+        noise_multiplier=1.0,
+        local_steps=2,
+        batch_size=4,
+        client_ids=inner.partition_ids,
+        num_records=dict.fromkeys(range(CLIENTS), 64),
+        on_round=lambda outcome, _: results.append(outcome),
+    )
+    initial: ArrayRecord = model_record({"w": np.zeros(4, dtype=np.float32)})
+    strategy.start(FaultyGrid(inner, faults), initial, num_rounds=rounds)
+    return strategy, results
+
+
+def test_the_ledger_counts_what_was_sent_not_what_arrived() -> None:
+    faults = FaultSettings(loss_rate=0.2, seed=4)
+    strategy, results = run_strategy(faults)
+    lost = [len(expect(faults, number)[0]) for number in range(1, 6)]
+    assert sum(lost) > 0
+    assert [outcome.num_failures for outcome in results] == lost
+    assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in lost]
+    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    faultless, _ = run_strategy(FaultSettings())
+    assert strategy.epsilon() == faultless.epsilon()
+
+
+def test_late_replies_are_dropped_as_stale() -> None:
+    faults = FaultSettings(late_rate=0.3, seed=4)
+    strategy, results = run_strategy(faults)
+    late = [len(expect(faults, number)[1]) for number in range(1, 6)]
+    assert sum(late[:-1]) > 0
+    assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in late]
+    assert [outcome.num_failures for outcome in results] == late
+    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    # They did travel: their bytes count in the round in which they arrive.
+    one = results[0].uplink_bytes // results[0].num_replies
+    arrived = [CLIENTS - now + before for now, before in zip(late, [0, *late], strict=False)]
+    assert [outcome.uplink_bytes for outcome in results] == [one * each for each in arrived]
+
+
+def test_a_run_with_losses_ends_and_says_so(run: Callable[..., Outcome]) -> None:
+    common = ("num_rounds=4", "num_clients=10", "seed=3")
+    lossy = run(*common, "faults.loss_rate=0.2", "faults.seed=1")
+    faultless = run(*common)
+    again = run(*common, "faults.loss_rate=0.2", "faults.seed=1")
+    other = run(*common, "faults.loss_rate=0.2", "faults.seed=2")
+    assert lossy.sha256 == again.sha256
+    assert len({lossy.sha256, faultless.sha256, other.sha256}) == 3
+    assert sum(row["num_failures"] for row in lossy.rows) > 0
+    assert [row["epsilon"] for row in lossy.rows] == [row["epsilon"] for row in faultless.rows]
+
+
+def test_a_run_that_loses_everything_fails(run: Callable[..., Outcome]) -> None:
+    with pytest.raises(RunError, match="no valid upload in 2 rounds"):
+        run("num_rounds=2", "num_clients=3", "faults.late_rate=1")

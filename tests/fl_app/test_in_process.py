@@ -1,0 +1,423 @@
+"""The in-process engine keeps what Flower's engines keep, and Flower's own strategy runs on it."""
+
+import copy
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from fl_app.engines import flower_internals, in_process
+from fl_app.engines.in_process import InProcessGrid, run_in_process
+from fl_app.errors import RunError
+
+Handler = Callable[[Message, Context], RecordDict]
+
+
+def make_app(handle: Handler) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(handle(message, context), reply_to=message)
+
+    return app
+
+
+def make_grid(handle: Handler, num_clients: int = 3) -> InProcessGrid:
+    return InProcessGrid(make_app(handle), num_clients, {})
+
+
+def ask(grid: InProcessGrid, content: RecordDict | None = None) -> list[Message]:
+    record = RecordDict() if content is None else content
+    return [
+        Message(record, dst_node_id=node, message_type="train", group_id="1")
+        for node in grid.get_node_ids()
+    ]
+
+
+def tell_partition(message: Message, context: Context) -> RecordDict:
+    return RecordDict({"config": ConfigRecord({"id": context.node_config["partition-id"]})})
+
+
+def read_ids(replies: list[Message]) -> list[int]:
+    return [reply.content["config"]["id"] for reply in replies]
+
+
+def sample_content() -> RecordDict:
+    return RecordDict(
+        {
+            "arrays": ArrayRecord({"w": Array(np.arange(4.0))}),
+            "metrics": MetricRecord({"list": [1, 2], "one": 1.0}),
+            "config": ConfigRecord({"words": ["a"], "raw": b"bytes", "flag": True}),
+        }
+    )
+
+
+def describe(content: RecordDict) -> dict:
+    return {
+        "w": content["arrays"]["w"].numpy().tolist(),
+        "names": list(content["arrays"]),
+        "metrics": copy.deepcopy(dict(content["metrics"].items())),
+        "config": copy.deepcopy(dict(content["config"].items())),
+        "records": list(content),
+    }
+
+
+def vandalise(content: RecordDict) -> None:
+    content["arrays"]["w"] = Array(np.full(4, -1.0))
+    content["arrays"]["more"] = Array(np.zeros(1))
+    content["metrics"]["list"].append(3)
+    content["metrics"]["one"] = 9.0
+    content["config"]["words"].append("b")
+    content["config"]["flag"] = False
+    content["extra"] = ConfigRecord({})
+
+
+def test_what_a_client_does_to_its_message_stays_with_it() -> None:
+    seen = []
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        seen.append(describe(message.content))
+        vandalise(message.content)
+        return RecordDict()
+
+    content = sample_content()
+    before = describe(content)
+    grid = make_grid(handle)
+    grid.send_and_receive(ask(grid, content))
+    assert seen == [before] * 3
+    assert describe(content) == before
+
+
+def test_what_the_server_does_to_a_reply_stays_with_it() -> None:
+    kept: dict[int, RecordDict] = {}
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        return kept.setdefault(context.node_id, sample_content())
+
+    grid = make_grid(handle)
+    for reply in grid.send_and_receive(ask(grid)):
+        vandalise(reply.content)
+    assert [describe(each) for each in kept.values()] == [describe(sample_content())] * 3
+
+
+def test_bytes_are_shared_and_not_copied() -> None:
+    received = []
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        received.append(message.content["arrays"]["w"])
+        return RecordDict({"arrays": message.content["arrays"]})
+
+    content = sample_content()
+    sent = content["arrays"]["w"]
+    grid = make_grid(handle)
+    replies = grid.send_and_receive(ask(grid, content))
+    assert all(array is not sent and array.data is sent.data for array in received)
+    assert all(reply.content["arrays"]["w"].data is sent.data for reply in replies)
+    assert (sent.dtype, sent.shape, sent.stype) == (
+        received[0].dtype,
+        received[0].shape,
+        received[0].stype,
+    )
+
+
+def test_clients_answer_in_the_order_of_sending() -> None:
+    grid = make_grid(tell_partition, num_clients=6)
+    messages = ask(grid)
+    assert read_ids(grid.send_and_receive(messages)) == [0, 1, 2, 3, 4, 5]
+    assert read_ids(grid.send_and_receive(messages[::-1])) == [5, 4, 3, 2, 1, 0]
+    identifiers = list(grid.push_messages(messages[::-1]))
+    # Whatever order the replies are asked for in, and a set has none.
+    assert read_ids(grid.pull_messages(set(identifiers))) == [5, 4, 3, 2, 1, 0]
+
+
+def test_replies_can_be_read_more_than_once() -> None:
+    grid = make_grid(tell_partition)
+    replies = grid.send_and_receive(ask(grid))
+    assert len(list(replies)) == len(list(replies)) == 3
+
+
+def test_pushed_messages_are_answered_once_and_by_number() -> None:
+    grid = make_grid(tell_partition)
+    first = list(grid.push_messages(ask(grid)))
+    second = list(grid.push_messages(ask(grid)))
+    assert len({*first, *second}) == 6
+    replies = list(grid.pull_messages([second[0], first[2], "unknown"]))
+    assert [reply.metadata.reply_to_message_id for reply in replies] == [first[2], second[0]]
+    assert list(grid.pull_messages([first[2]])) == []
+    assert read_ids(grid.pull_messages(first + second)) == [0, 1, 1, 2]
+
+
+def test_messages_are_numbered_and_say_where_they_belong() -> None:
+    seen = []
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        seen.append(message.metadata)
+        return RecordDict()
+
+    grid = make_grid(handle)
+    messages = ask(grid)
+    replies = list(grid.send_and_receive(messages))
+    numbers = [m.message_id for m in seen] + [r.metadata.message_id for r in replies]
+    assert len(set(numbers)) == 6
+    assert all(numbers)
+    for request, reply in zip(seen, replies, strict=True):
+        assert request.src_node_id == reply.metadata.dst_node_id
+        assert request.dst_node_id == reply.metadata.src_node_id
+        assert reply.metadata.reply_to_message_id == request.message_id
+        assert (reply.metadata.group_id, reply.metadata.run_id) == ("1", in_process.RUN_ID)
+    # The sender's own message is as it was, so that it can be sent again.
+    assert [m.metadata.message_id for m in messages] == [""] * 3
+
+
+def count_calls(message: Message, context: Context) -> RecordDict:
+    record = context.state.get("calls")
+    count = 0 if record is None else int(record["count"])
+    context.state["calls"] = ConfigRecord({"count": count + 1})
+    return RecordDict({"config": ConfigRecord({"id": count})})
+
+
+def test_a_node_s_state_survives_rounds_and_is_its_own() -> None:
+    grid = make_grid(count_calls)
+    messages = ask(grid)
+    assert read_ids(grid.send_and_receive(messages[:1])) == [0]
+    assert read_ids(grid.send_and_receive(messages)) == [1, 0, 0]
+    assert read_ids(grid.send_and_receive(messages)) == [2, 1, 1]
+    assert read_ids(make_grid(count_calls).send_and_receive(messages)) == [0, 0, 0]
+
+
+def test_a_state_can_be_replaced_and_emptied() -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        before = list(context.state)
+        context.state = RecordDict() if before else RecordDict({"first": ConfigRecord({})})
+        return RecordDict({"config": ConfigRecord({"id": len(before)})})
+
+    grid = make_grid(handle, num_clients=1)
+    assert [read_ids(grid.send_and_receive(ask(grid))) for _ in range(4)] == [[0], [1], [0], [1]]
+
+
+def test_a_record_kept_in_a_state_is_out_of_others_reach() -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        known = context.state.setdefault("config", ConfigRecord({"id": 0}))
+        return RecordDict({"config": known})
+
+    grid = make_grid(handle, num_clients=1)
+    for reply in grid.send_and_receive(ask(grid)):
+        reply.content["config"]["id"] = 7
+    assert read_ids(grid.send_and_receive(ask(grid))) == [0]
+
+
+class SecretError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [SecretError("record 17"), SystemExit("record 17")])
+def test_what_a_client_raises_becomes_an_error_without_its_text(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        if context.node_config["partition-id"] == 1:
+            # As on Flower's own engines, a state that a failed message has changed is dropped.
+            assert not context.state
+            context.state["half"] = ConfigRecord({})
+            raise error
+        return tell_partition(message, context)
+
+    grid = make_grid(handle)
+    for _ in range(2):
+        replies = list(grid.send_and_receive(ask(grid)))
+        assert [reply.has_error() for reply in replies] == [False, True, False]
+        assert replies[1].error.code == in_process.CLIENT_APP_RAISED
+        assert "17" not in repr(replies[1].error.reason)
+        assert replies[1].metadata.src_node_id == list(grid.get_node_ids())[1]
+    assert "record 17" in caplog.text  # the client's own log
+
+
+def test_what_is_no_message_is_an_error() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return None  # type: ignore[return-value]
+
+    grid = InProcessGrid(app, 1, {})
+    assert [reply.has_error() for reply in grid.send_and_receive(ask(grid))] == [True]
+
+
+def test_ctrl_c_in_a_client_ends_the_run() -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        raise KeyboardInterrupt
+
+    grid = make_grid(handle)
+    with pytest.raises(KeyboardInterrupt):
+        grid.send_and_receive(ask(grid))
+
+
+class Clock:
+    """A clock that client work moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("timeout", "answered", "worked"),
+    [(None, 5, 5), (100.0, 5, 5), (2.5, 2, 3), (2.0, 1, 2), (0.5, 0, 1), (0.0, 0, 1)],
+)
+def test_a_time_out_leaves_the_rest_unanswered(
+    monkeypatch: pytest.MonkeyPatch, timeout: float | None, answered: int, worked: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(in_process, "time", clock)
+    calls = []
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        calls.append(context.node_id)
+        clock.now += 1.0
+        return tell_partition(message, context)
+
+    grid = make_grid(handle, num_clients=5)
+    replies = list(grid.send_and_receive(ask(grid), timeout=timeout))
+    assert read_ids(replies) == list(range(answered))
+    assert len(calls) == worked
+
+
+@pytest.mark.parametrize("shift", [-1, 3])
+def test_an_unknown_node_is_an_error(shift: int) -> None:
+    grid = make_grid(tell_partition)
+    node = in_process.FIRST_NODE_ID + shift
+    message = Message(RecordDict(), dst_node_id=node, message_type="train", group_id="1")
+    replies = list(grid.send_and_receive([message, *ask(grid)]))
+    assert [reply.has_error() for reply in replies] == [True, False, False, False]
+    assert replies[0].error.code == in_process.NODE_UNAVAILABLE
+    (identifier,) = grid.push_messages([message])
+    assert [reply.has_error() for reply in grid.pull_messages([identifier])] == [True]
+
+
+@pytest.mark.parametrize("num_clients", [0, -1, True, 2.0, None])
+def test_a_number_of_clients_must_be_a_positive_integer(num_clients: object) -> None:
+    with pytest.raises(ValueError, match="num_clients"):
+        InProcessGrid(make_app(tell_partition), num_clients, {})  # type: ignore[arg-type]
+
+
+def test_clients_read_the_run_s_configuration_and_cannot_change_it() -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        value = context.run_config["key"]
+        context.run_config["key"] = 0
+        return RecordDict({"config": ConfigRecord({"id": value})})
+
+    grid = InProcessGrid(make_app(handle), 2, {"key": 5})
+    assert read_ids(grid.send_and_receive(ask(grid))) == [5, 5]
+
+
+def test_ten_thousand_nodes_cost_next_to_nothing() -> None:
+    app = make_app(tell_partition)
+    tracemalloc.start()
+    try:
+        grid = InProcessGrid(app, 10_000, {})
+        assert len(list(grid.get_node_ids())) == 10_000
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+        for part in range(10):
+            nodes = list(grid.get_node_ids())[part * 100 : (part + 1) * 100]
+            messages = [
+                Message(RecordDict(), dst_node_id=node, message_type="train", group_id="1")
+                for node in nodes
+            ]
+            grid.send_and_receive(messages)
+        del messages, nodes
+        # Nothing is kept for nodes that keep no state.
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_is_what_is_kept_of_a_node() -> None:
+    grid = make_grid(count_calls, num_clients=10_000)
+    nodes = list(grid.get_node_ids())[:3]
+    grid.send_and_receive([m for m in ask(grid) if m.metadata.dst_node_id in nodes])
+    assert sorted(grid._states) == nodes
+    assert grid._replies == {}
+
+
+@pytest.mark.parametrize("installed", ["1.41.9", "1.420.0", "1.43.0", "2.0"])
+def test_another_flower_is_refused(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(flower_internals, "version", lambda name: installed)
+    with pytest.raises(RunError, match=f"flwr {installed} is installed"):
+        make_grid(tell_partition)
+
+
+def test_the_version_is_checked_before_anything_private_is_imported() -> None:
+    program = (
+        "import importlib.metadata as metadata, sys, flwr.supercore.run\n"
+        "real = metadata.version\n"
+        "metadata.version = lambda name: '1.43.0' if name == 'flwr' else real(name)\n"
+        "del flwr.supercore.run.Run\n"
+        "try:\n"
+        "    import fl_app.engines.in_process\n"
+        "except RuntimeError as error:\n"
+        "    sys.exit(0 if 'flwr 1.43.0 is installed' in str(error) else 3)\n"
+        "sys.exit(4)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_server_app_needs_nothing_private_of_flower() -> None:
+    program = (
+        "import sys, fl_app.server_app, fl_app.client_app, fl_app.engines.flower\n"
+        "sys.exit('fl_app.engines.flower_internals' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_unmodified_fedavg_of_flower_runs() -> None:
+    def handle(message: Message, context: Context) -> RecordDict:
+        partition = int(context.node_config["partition-id"])
+        weights = message.content["arrays"]["w"].numpy() + partition
+        metrics = MetricRecord({"num-examples": partition + 1, "loss": float(partition)})
+        arrays = ArrayRecord({"w": Array(weights)})
+        return RecordDict({"arrays": arrays, "metrics": metrics})
+
+    app = make_app(handle)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 1, "total": float(weights_of(message).sum())})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def weights_of(message: Message) -> np.ndarray:
+        return message.content["arrays"]["w"].numpy()
+
+    server = ServerApp()
+    results = []
+
+    @server.main()
+    def main(grid: InProcessGrid, context: Context) -> None:
+        assert context.run_config["key"] == 1
+        strategy = FedAvg(min_train_nodes=3, min_available_nodes=3, min_evaluate_nodes=3)
+        initial = ArrayRecord({"w": Array(np.zeros(2))})
+        results.append(strategy.start(grid, initial, num_rounds=4))
+
+    run_in_process(server, app, 3, {"key": 1})
+    (result,) = results
+    # A round adds the mean of 0, 1, 2 with weights 1, 2, 3: 8/6.
+    assert result.arrays["w"].numpy() == pytest.approx(np.full(2, 4 * 8 / 6))
+    assert result.evaluate_metrics_clientapp[4]["total"] == pytest.approx(2 * 4 * 8 / 6)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(8 / 6)

@@ -1,0 +1,284 @@
+"""The entry points: settings and nodes found, the folder, the log, and how the end is told."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fl_app import server_app
+from fl_app.client_app import app as client_app
+from fl_app.config import compose_settings
+from fl_app.engines.in_process import InProcessGrid, run_in_process
+from fl_app.engines.outcome import Outcome, read_outcome, write_outcome
+from fl_app.errors import ConfigError, RunError
+from fl_app.server_app import read_client_ids, read_folder, read_settings
+
+SMALL = ["num_rounds=1", "num_clients=3"]
+ALL_OUT = "strategy.batch_size=1000"
+
+
+class FlowerLikeGrid(Grid):
+    """A grid that says nothing about partitions, and whose nodes connect one by one."""
+
+    def __init__(self, num_clients: int, *, at_first: int | None = None) -> None:
+        self._inner = InProcessGrid(client_app, num_clients, {})
+        self.found = num_clients if at_first is None else at_first
+        self.asked: list[int] = []
+
+    set_run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]
+
+    @property
+    def run(self) -> Any:
+        return self._inner.run
+
+    def get_node_ids(self) -> Iterable[int]:
+        nodes = list(self._inner.get_node_ids())[: self.found]
+        self.found += 1
+        return nodes[::-1]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        requests = list(messages)
+        self.asked += [request.metadata.dst_node_id for request in requests]
+        return self.change(list(self._inner.send_and_receive(requests, timeout=timeout)))
+
+    def change(self, replies: list[Message]) -> list[Message]:
+        return replies[::-1]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_app, "NODE_TIMEOUT", 0.5)
+    monkeypatch.setattr(server_app, "NODE_POLL_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("expected", [None, 6])
+@pytest.mark.parametrize("at_first", [0, 1, 4, 6])
+def test_all_nodes_are_waited_for(expected: int | None, at_first: int) -> None:
+    grid = FlowerLikeGrid(6, at_first=at_first)
+    first = next(iter(grid._inner.get_node_ids()))
+    assert read_client_ids(grid, expected) == {first + index: index for index in range(6)}
+
+
+def test_an_in_process_grid_is_not_asked() -> None:
+    grid = InProcessGrid(client_app, 4, {})
+    assert read_client_ids(grid, 4) == grid.partition_ids
+    assert list(read_client_ids(grid, None).values()) == [0, 1, 2, 3]
+
+
+def test_too_few_nodes() -> None:
+    with pytest.raises(RunError, match=r"3 nodes after 0.5 s; 4 needed"):
+        read_client_ids(FlowerLikeGrid(3), 4)
+    grid = FlowerLikeGrid(3)
+    grid.get_node_ids = list  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=r"0 nodes after 0.5 s; 1 needed"):
+        read_client_ids(grid, None)
+
+
+def test_more_nodes_than_configured() -> None:
+    with pytest.raises(ConfigError, match=r"num_clients: 2; .* connected nodes, 3"):
+        read_client_ids(FlowerLikeGrid(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda replies: replies[1:], "1 of 3 nodes did not say"),
+        (lambda replies: [], "3 of 3 nodes did not say"),
+        (
+            lambda replies: [Message(Error(1, "?"), reply_to=replies[0]), *replies[1:]],
+            "1 of 3 nodes did not say",
+        ),
+        (
+            lambda replies: [_retold(reply, 1, 3) for reply in replies],
+            r"hold the partitions \[1, 1, 1\] of \[3\]",
+        ),
+        (
+            lambda replies: [_retold(reply, index, 5) for index, reply in enumerate(replies)],
+            r"\[0, 1, 2\] of \[5\]",
+        ),
+    ],
+)
+def test_nodes_that_do_not_fit(
+    change: Callable[[list[Message]], list[Message]], words: str
+) -> None:
+    grid = FlowerLikeGrid(3)
+    grid.change = change  # type: ignore[method-assign]
+    with pytest.raises(RunError, match=words):
+        read_client_ids(grid, 3)
+
+
+def _retold(reply: Message, partition: int, count: int) -> Message:
+    told = ConfigRecord({"partition-id": partition, "num-partitions": count})
+    reply.content["config"] = told
+    return reply
+
+
+def test_settings_from_the_launcher() -> None:
+    settings = compose_settings([*SMALL, "seed=9"])
+    assert read_settings({"settings": settings.to_json(), "overrides": ""}) == (settings, True)
+    with pytest.raises(ConfigError, match="overrides: 'seed=1'; allowed: empty beside settings"):
+        read_settings({"settings": settings.to_json(), "overrides": "seed=1"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "given"), [("", False), ("seed=3", False), ("num_clients=4 seed=3", True)]
+)
+def test_settings_from_overrides(overrides: str, given: bool) -> None:
+    settings, found = read_settings({"overrides": overrides})
+    assert found is given
+    assert settings.seed == (3 if overrides else 0)
+    assert settings.engine.name == "simulation"
+    assert read_settings({}) == read_settings({"overrides": "", "settings": ""})
+
+
+def test_overrides_are_split_as_in_a_shell() -> None:
+    settings, _ = read_settings({"overrides": "'data.root=\"a b\"' num_rounds=2"})
+    assert (settings.data.root, settings.num_rounds) == ("a b", 2)
+    with pytest.raises(ConfigError, match="overrides"):
+        read_settings({"overrides": "data.root='a"})
+    with pytest.raises(ConfigError, match="num_roundz"):
+        read_settings({"overrides": "num_roundz=2"})
+
+
+def test_the_folder_is_given_or_new_under_flowers_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert read_folder({"output-dir": str(tmp_path)}, 1) == tmp_path
+    assert read_folder({"output-dir": "~/x"}, 1) == Path("~/x")
+    with pytest.raises(ConfigError, match="output-dir: 'x/y'; allowed: an absolute path"):
+        read_folder({"output-dir": "x/y"}, 1)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    one, two = read_folder({}, 12345), read_folder({}, 12346)
+    assert one.is_relative_to(tmp_path / "fl-app")
+    assert one != two  # even within a second
+    monkeypatch.delenv("FLWR_HOME")
+    assert read_folder({}, 1).is_relative_to(Path.home() / ".flwr" / "fl-app")
+
+
+def launch(folder: Path, *overrides: str, **run_config: str) -> None:
+    settings = compose_settings([*SMALL, *overrides])
+    config = {"settings": settings.to_json(), "output-dir": str(folder), **run_config}
+    run_in_process(server_app.app, client_app, 3, config)
+
+
+def test_a_launcher_is_told_the_end_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "outcome.json"
+    launch(tmp_path / "run", **{"outcome-file": str(file)})
+    assert read_outcome(file) == Outcome(None)
+    with pytest.raises(RunError) as raised:
+        launch(tmp_path / "run", ALL_OUT, **{"outcome-file": str(file)})
+    assert read_outcome(file) == Outcome(str(raised.value))
+    assert "clients of round 1 sit out" in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_whoever_uses_flower_alone_reads_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"overrides": "num_rounds=1", "output-dir": str(tmp_path)}
+    run_in_process(server_app.app, client_app, 3, config)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == f"fl-app: done; the folder of the run is {tmp_path}"
+    config["overrides"] = "num_rounds=one"
+    with pytest.raises(ConfigError):
+        run_in_process(server_app.app, client_app, 3, config)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("fl-app: num_rounds: 'one'; allowed:")
+
+
+def test_errors_of_others_are_named_and_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("one\ntwo")
+
+    monkeypatch.setattr(server_app, "load_dataset", fail)
+    file = tmp_path / "outcome.json"
+    with pytest.raises(KeyError):
+        launch(tmp_path / "run", **{"outcome-file": str(file)})
+    assert read_outcome(file) == Outcome("KeyError: 'one\\ntwo'")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_whatever_ends_the_run_is_not_taken_for_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def stop(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(server_app, "load_dataset", stop)
+    file = tmp_path / "outcome.json"
+    with pytest.raises(type(error)):
+        launch(tmp_path / "run", **{"outcome-file": str(file)})
+    outcome = read_outcome(file)
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert type(error).__name__ in outcome.failure
+
+
+def test_the_log_has_the_run_s_messages_and_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    before = (list(root.handlers), logging.getLogger("fl_app").level)
+    launch(tmp_path / "good")
+    with pytest.raises(RunError):
+        launch(tmp_path / "bad", ALL_OUT)
+    assert (list(root.handlers), logging.getLogger("fl_app").level) == before
+    good, bad = ((tmp_path / name / "run.log").read_text() for name in ("good", "bad"))
+    # Whatever level the process's own loggers have.
+    assert "INFO strategies.dp_fedpaq.server: DP-FedPaq: unit record" in good
+    assert "Traceback" not in good
+    assert "the run failed\nTraceback" in bad
+    assert "sit out" in bad
+    assert "DEBUG" not in good + bad
+    # The terminal is the launcher's.
+    assert "run failed" not in "".join(capsys.readouterr())
+
+
+def test_the_folder_holds_the_number_of_nodes_found(tmp_path: Path) -> None:
+    config = {"overrides": "num_rounds=1", "output-dir": str(tmp_path)}
+    run_in_process(server_app.app, client_app, 4, config)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["num_clients"], summary["engine"]) == (4, "simulation")
+    assert "num_clients: 4" in (tmp_path / "config.yaml").read_text()
+
+
+def test_a_client_tells_its_partition_and_trains_nothing() -> None:
+    grid = InProcessGrid(client_app, 5, {})
+    node = list(grid.get_node_ids())[3]
+    message = Message(
+        RecordDict(), dst_node_id=node, message_type=server_app.QUERY_TYPE, group_id=""
+    )
+    (reply,) = grid.send_and_receive([message])
+    assert dict(reply.content["config"].items()) == {"partition-id": 3, "num-partitions": 5}
+    assert list(reply.content) == ["config"]
+
+
+def test_an_outcome_is_written_whole(tmp_path: Path) -> None:
+    file = tmp_path / "outcome.json"
+    assert read_outcome(file) is None
+    write_outcome(file, Outcome("why, in ünicode"))
+    assert read_outcome(file) == Outcome("why, in ünicode")
+    write_outcome(file, Outcome(None))
+    assert read_outcome(file) == Outcome(None)
+    assert [each.name for each in tmp_path.iterdir()] == ["outcome.json"]
+
+
+def test_a_context_without_a_configuration_runs_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    context = Context(1, 0, {}, RecordDict(), {"overrides": "num_rounds=1"})
+    server_app.main(InProcessGrid(client_app, 2, {}), context)
+    (summary,) = tmp_path.rglob("summary.json")
+    assert json.loads(summary.read_text())["num_clients"] == 2

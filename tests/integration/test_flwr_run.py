@@ -1,0 +1,113 @@
+"""Flower's own `flwr run` works as its users expect, with three variables in the environment."""
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fl_app.engines.superlink import find_free_port
+from tests.conftest import REPOSITORY, Outcome, read_outcome
+from tests.integration.launcher import Launcher, new_launcher
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(sys.executable).parent
+FLWR = (str(SCRIPTS / "flwr"),)
+VARIABLES = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
+
+
+class Flower:
+    """A user's Flower: a home and a local SuperLink of its own, which `flwr run` starts."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.home = launcher.folder / "home"
+        self._environment = {
+            **VARIABLES,
+            "FLWR_HOME": str(self.home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(find_free_port()),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(find_free_port()),
+            "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
+            "RAY_TMPDIR": str(launcher.folder),
+        }
+
+    def call(self, *words: str) -> str:
+        """Call `flwr` in the checkout, as README says; return what it printed."""
+        code, output, errors = self.launcher.run(
+            *words, cwd=REPOSITORY, environment=self._environment, command=FLWR
+        )
+        assert code == 0, errors
+        return output
+
+    def run(self, *words: str) -> tuple[str, str]:
+        """Run the app; return the run's final status and its log."""
+        log = self.call("run", ".", *words, "--stream")
+        (number,) = re.findall(r"Successfully started run (\d+)", log)
+        listed = self.call("list", "--run-id", number, "--format", "json")
+        return json.loads(listed[listed.index("{") :])["runs"][0]["status"], log
+
+    def stop(self) -> None:
+        for number, words in self.launcher.processes().items():
+            if any(word.endswith("flower-superlink") for word in words):
+                os.kill(number, signal.SIGTERM)
+        self.launcher.wait_until(lambda: not self.launcher.processes(), 60)
+
+
+@pytest.fixture(scope="module")
+def flower() -> Iterator[Flower]:
+    launcher = new_launcher()
+    yield Flower(launcher)
+    launcher.close()
+
+
+def say(words: str) -> tuple[str, str]:
+    return "--run-config", words
+
+
+def test_the_nodes_found_are_the_clients_and_the_folder_is_said(
+    run: Callable[..., Outcome], flower: Flower
+) -> None:
+    status, log = flower.run(
+        *say('overrides="num_rounds=3 seed=4"'), "--federation-config", "num-supernodes=5"
+    )
+    assert status == "finished:completed"
+    (folder,) = re.findall(r"^fl-app: done; the folder of the run is (.+)$", log, re.MULTILINE)
+    assert Path(folder).is_relative_to(flower.home / "fl-app")
+    outcome = read_outcome(Path(folder))
+    assert (outcome.summary["num_clients"], outcome.summary["num_rounds"]) == (5, 3)
+    assert outcome.summary["engine"] == "simulation"
+    assert outcome.sha256 == run("num_rounds=3", "num_clients=5", "seed=4").sha256
+    flower.launcher.assert_nothing_is_installed()
+
+
+def test_a_wrong_override_fails_the_run_with_its_reason_in_the_log(flower: Flower) -> None:
+    folder = flower.launcher.folder / "wrong"
+    status, log = flower.run(
+        *say(f'overrides="num_roundz=3" output-dir="{folder}"'),
+    )
+    assert status == "finished:failed"
+    (reason,) = re.findall(r"^fl-app: (.+)$", log, re.MULTILINE)
+    assert "num_roundz" in reason
+    assert "did you mean num_rounds?" in reason
+    assert not folder.exists()
+
+
+def test_the_folder_can_be_named_and_the_superlink_stopped(flower: Flower) -> None:
+    folder = flower.launcher.folder / "named folder"
+    status, log = flower.run(
+        *say(f"overrides='num_rounds=1 strategy=fedavg' output-dir=\"{folder}\""),
+    )
+    assert status == "finished:completed"
+    assert f"fl-app: done; the folder of the run is {folder}" in log
+    assert read_outcome(folder).summary["num_clients"] == 2  # Flower's own default
+    flower.launcher.assert_nothing_is_installed()
+    flower.stop()

@@ -1,0 +1,148 @@
+"""engine=simulation: the same model bit for bit, and nothing left behind however it ends."""
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Outcome
+from tests.integration.launcher import Launcher, new_launcher, read_summary
+
+pytestmark = pytest.mark.slow
+
+SIMULATION = "engine=simulation"
+COMMON = ("num_rounds=3", "num_clients=6", "seed=5")
+FEDAVG = ("strategy=fedavg", *COMMON)
+# A cohort that changes, replies that are lost and replies that come late.
+PRIVATE = (
+    *("strategy=dp_fedpaq", *COMMON, "num_sampled_clients=4"),
+    *("faults.loss_rate=0.2", "faults.late_rate=0.1", "faults.seed=2"),
+)
+# Where Flower's local SuperLink listens by default.
+DEFAULT_PORT = 39091
+ENDLESS = "num_rounds=100000"
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    one = new_launcher()
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("overrides", [FEDAVG, PRIVATE], ids=["fedavg", "dp_fedpaq"])
+def test_the_model_is_the_in_process_engine_s_bit_for_bit(
+    run: Callable[..., Outcome], launcher: Launcher, overrides: tuple[str, ...], workers: int
+) -> None:
+    expected = run(*overrides)
+    code, output, errors = launcher.run(
+        *("run", *overrides, SIMULATION, f"engine.workers={workers}", "hydra.run.dir=out")
+    )
+    assert (code, errors) == (0, "")
+    summary = read_summary(launcher.folder / "out")
+    assert summary["model_sha256"] == expected.sha256
+    assert summary["engine"] == "simulation"
+    same = ("num_sampled", "num_replies", "num_failures", "epsilon", "uplink_bytes", "train_loss")
+    rows = Path(launcher.folder, "out", "metrics.jsonl").read_text().splitlines()
+    assert [{k: row[k] for k in same} for row in map(json.loads, rows)] == [
+        {k: row[k] for k in same} for row in expected.rows
+    ]
+    assert "simulation" in output
+    for word in ("Ray", "ray::", "INFO", "flwr", "WARNING", "SuperLink"):
+        assert word not in output
+    assert "FLWR" not in (launcher.folder / "out" / "run.log").read_text()
+    launcher.assert_nothing_is_left()
+    launcher.assert_nothing_is_installed()
+
+
+@pytest.fixture
+def default_port() -> Iterator[socket.socket | None]:
+    """Occupy the port of a SuperLink of the user's own."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            yield None  # a real one runs, which is as good
+            return
+        listener.listen()
+        listener.setblocking(False)
+        yield listener
+
+
+def test_the_user_s_own_surroundings_are_neither_used_nor_touched(
+    launcher: Launcher, default_port: socket.socket | None
+) -> None:
+    place = launcher.folder / "a folder with spaces"
+    temporary = place / "temporary files"
+    home = launcher.folder / "flower home"
+    for folder in (place, temporary, home):
+        folder.mkdir()
+    sentinel = '[superlink]\ndefault = "mine"\n\n[superlink.mine]\naddress = "127.0.0.1:1"\n'
+    (home / "config.toml").write_text(sentinel)
+    environment = {
+        "FLWR_HOME": str(home),
+        "TMPDIR": str(temporary),
+        "RAY_ADDRESS": "127.0.0.1:1",
+        "http_proxy": "http://127.0.0.1:9",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "all_proxy": "http://127.0.0.1:9",
+    }
+    words = ("num_rounds=1", "num_clients=2", SIMULATION, "hydra.run.dir=my run")
+    code, _, errors = launcher.run("run", *words, cwd=place, environment=environment)
+    assert (code, errors) == (0, "")
+    assert read_summary(place / "my run")["num_rounds"] == 1
+    assert [file.name for file in home.rglob("*")] == ["config.toml"]
+    assert (home / "config.toml").read_text() == sentinel
+    assert list(temporary.iterdir()) == []
+    launcher.assert_nothing_is_left()
+    launcher.assert_nothing_is_installed()
+    if default_port is not None:
+        with pytest.raises(BlockingIOError):
+            default_port.accept()
+
+
+def test_a_failing_run_gives_its_own_reason_and_exit_code_1(launcher: Launcher) -> None:
+    words = (*COMMON, SIMULATION, "strategy.batch_size=1000", "hydra.run.dir=out")
+    code, output, errors = launcher.run("run", *words)
+    assert (code, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("fl-app: all 6 clients of round 1 sit out: ")
+    assert not (launcher.folder / "out" / "summary.json").exists()
+    log = (launcher.folder / "out" / "run.log").read_text()
+    assert "Traceback" in log
+    assert "Starting Flower Simulation" in log
+    launcher.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_in_the_middle_leaves_nothing(launcher: Launcher, number: signal.Signals) -> None:
+    launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
+    metrics = launcher.folder / "out" / "metrics.jsonl"
+    launcher.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    assert any("ray::" in " ".join(words) for words in launcher.processes().values())
+    launcher.signal(number)
+    code, output, errors = launcher.finish()
+    assert output == ""
+    if number == signal.SIGINT:
+        assert (code, errors) == (1, "fl-app: interrupted\n")
+        launcher.assert_nothing_is_left()
+    else:
+        # Nobody is there to say anything; the guardian needs a moment.
+        assert code == -number
+        launcher.assert_nothing_is_left(seconds=20)
+    # What was written is whole.
+    assert all(line.endswith("}") for line in metrics.read_text().splitlines())
+
+
+@pytest.mark.parametrize("command", ["guardian.py", "flower-superlink", "flwr-simulation"])
+def test_a_signal_at_the_start_leaves_nothing(launcher: Launcher, command: str) -> None:
+    launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
+    launcher.wait_for_command(command)
+    launcher.signal(signal.SIGTERM)
+    assert launcher.finish()[0] == -signal.SIGTERM
+    launcher.assert_nothing_is_left(seconds=20)
