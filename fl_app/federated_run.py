@@ -139,6 +139,8 @@ class FederatedRun:
         row["epsilon"] = epsilon
         row["delta"] = None if epsilon is None else self._strategy.parameters.target_delta
         self._store.append_metrics(row)
+        # After each round, so that a run that fails later has said what was given away.
+        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
         self._last = row
 
     def _finish(self, arrays: ArrayRecord, seconds: float) -> dict[str, Any]:
@@ -172,7 +174,6 @@ class FederatedRun:
             "interrupted": self._interrupted.is_set(),
         }
         self._store.write_model(model, {"model": settings.model.name})
-        self._store.write_privacy([row.as_dict() for row in self._strategy.guarantees()])
         self._store.write_summary(summary)
         return summary
 

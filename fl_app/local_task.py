@@ -24,7 +24,7 @@ class LocalTask:
     """
 
     def __init__(self, settings: RunSettings, partition_id: int, num_partitions: int) -> None:
-        self._settings = settings
+        self.settings = settings
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None
@@ -32,7 +32,7 @@ class LocalTask:
     def records(self) -> Records:
         """Read the client's records."""
         if self._records is None:
-            dataset = load_dataset(self._settings.data, self._num_partitions, self._settings.seed)
+            dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
             self._records = dataset.partition(self._partition_id)
         return self._records
 
@@ -42,8 +42,8 @@ class LocalTask:
 
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""
-        chosen = self._settings.strategy
-        dataset = load_dataset(self._settings.data, self._num_partitions, self._settings.seed)
+        chosen = self.settings.strategy
+        dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
         steps = StepSettings(
             learning_rate=work.learning_rate,
             weight_decay=chosen.weight_decay,
@@ -52,7 +52,7 @@ class LocalTask:
             float64=work.float64,
         )
         return train_steps(
-            shared_model(self._settings, dataset),
+            shared_model(self.settings, dataset),
             work.arrays,
             self.records(),
             work.batches,

@@ -1,7 +1,9 @@
 """The methods: from a name to the server's strategy and the client's answer."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flwr.app import Context, Message
 
@@ -9,7 +11,7 @@ from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
 from fl_app.models import loss_family
 from fl_app.settings import RunSettings, StrategySettings
-from strategies.dp_fedpaq import DpFedPaq, ParameterError
+from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.mechanisms.sensitivity import LocalTraining
 from strategies.rounds import OnRound
@@ -138,6 +140,7 @@ def _declare_training(settings: RunSettings) -> LocalTraining:
         keeps_state_between_rounds=False,
         float64=True,
         data_dependent_preprocessing=False,
+        defined_for_all_records=True,
         sampling="fixed",
         disjoint_batches=chosen.local_steps is not None,
         full_batches=chosen.local_steps is not None,
@@ -152,9 +155,23 @@ def _num_levels(chosen: StrategySettings) -> int:
 
 
 def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Message:
+    """Answer a request; the parameters must be those that the settings stand for."""
+    expected, terms = _expected_parameters(task.settings)
     return dp_fedpaq_client.train(
-        message, context, num_records=task.num_records, local_update=task.local_update
+        message,
+        context,
+        num_records=task.num_records,
+        local_update=task.local_update,
+        accepts=lambda given: (
+            given == dataclasses.replace(expected, num_participations=given.num_participations)
+        ),
+        terms=terms,
     )
+
+
+@lru_cache(maxsize=4)
+def _expected_parameters(settings: RunSettings) -> tuple[DpFedPaqParameters, str]:
+    return build_strategy(settings).parameters, settings.to_json()
 
 
 METHODS: dict[str, Method] = {

@@ -25,7 +25,7 @@ from strategies.dp_fedpaq.messages import (
     parse_request,
     upload_reply,
 )
-from strategies.dp_fedpaq.parameters import ParameterError
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters, ParameterError
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
@@ -73,6 +73,8 @@ def train(
     *,
     num_records: int | Callable[[], int],
     local_update: LocalUpdate,
+    accepts: Callable[[DpFedPaqParameters], bool] | None = None,
+    terms: str = "",
 ) -> Message:
     """Answer a training request with a private upload.
 
@@ -88,15 +90,29 @@ def train(
         the request has passed all checks.
     local_update : callable
         The local training: `LocalWork` in, the trained arrays and the mean loss (or None) out.
+    accepts : callable or None
+        Whether the client agrees to the parameters, asked before any data is read.
+    terms : str
+        Whatever else the local training depends on (the application's settings). It may not
+        change within a run, just as the parameters may not.
 
     Returns
     -------
     Message
-        The upload; word that the client sits out (too few records, or no participations left:
-        both public); or a refusal. Formal guarantee: whatever the server sends, the reply depends
-        on the data only through the noised upload, a round is answered at most once, and the
-        parameters of the first participation hold for the run. Values for experiments (the
-        training loss) are added in seeded runs only.
+        The upload; word that the client sits out; or a refusal.
+
+    Notes
+    -----
+    Formal guarantees, for requests that are delivered one at a time:
+
+    * The reply depends on the data only through the upload, to which the noise of the request's
+      parameters has been added. A client sits out if its participations are used up, or if it has
+      too few records where their number is public (unit record under replace_one, or no noise);
+      where it is not, it uploads noise alone.
+    * A round is answered at most once, and the first request's parameters and terms hold for the
+      run. That these are the ones the report names is up to `accepts`: without it, the client
+      believes the server.
+    * Values for experiments (the training loss) are added in seeded runs only.
     """
     try:
         request = parse_request(message)
@@ -105,30 +121,34 @@ def train(
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
     parameters = request.parameters
+    if accepts is not None and not accepts(parameters):
+        return error_reply(message, REFUSED, "parameters refused by the client")
     last_round, participations, agreed = _participations(context)
     if request.server_round <= last_round:
         return error_reply(message, REFUSED, "round already answered")
-    terms = hashlib.sha256(parameters.to_json().encode()).hexdigest()
-    if agreed not in (None, terms):
+    digest = hashlib.sha256(f"{parameters.to_json()}\n{terms}".encode()).hexdigest()
+    if agreed not in (None, digest):
         return error_reply(message, REFUSED, "parameters changed within a run")
-    records = num_records() if callable(num_records) else num_records
-    if participations >= parameters.num_participations or records < parameters.min_records:
+    if participations >= parameters.num_participations:
         return ineligible_reply(message)
+    # Before any data is read: whatever follows, this round is not answered again.
+    _remember(context, request.server_round, participations, digest)
+    try:
+        records = num_records() if callable(num_records) else num_records
+    except Exception:
+        _log.exception("data could not be read")
+        return error_reply(message, FAILED, "data could not be read")
+    enough = records >= parameters.min_records
+    if not enough and parameters.is_size_public:
+        return ineligible_reply(message)
+    _remember(context, request.server_round, participations + 1, digest)
     mechanism = client_mechanism(parameters, request.server_round, records)
-    # Charged before anything is computed: a crash spends a participation, it never hides one.
-    context.state[_STATE] = ConfigRecord(
-        {
-            "last-round": request.server_round,
-            "participations": participations + 1,
-            "parameters": terms,
-        }
-    )
     randomness = Randomness(parameters.randomness, parameters.seed)
     client = int(context.node_config.get("partition-id", context.node_id))
     streams = UploadStreams(randomness, request.server_round, client)
     work = LocalWork(
         arrays=request.arrays,
-        batches=draw_records(parameters, records, streams.records),
+        batches=draw_records(parameters, records, streams.records) if enough else [],
         batch_size=parameters.batch_size,
         learning_rate=parameters.learning_rate_in_round(request.server_round),
         seed=int(streams.training.words(1)[0] >> np.uint64(1)),
@@ -136,7 +156,7 @@ def train(
     )
     loss, failed = None, False
     try:
-        trained, loss = local_update(work)
+        trained, loss = local_update(work) if enough else (request.arrays, None)
         upload = local_round(start, trained, layout, parameters, mechanism, streams)
     except Exception:
         _log.exception("local training failed")
@@ -161,10 +181,16 @@ def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
     return start, layout
 
 
+def _remember(context: Context, server_round: int, participations: int, digest: str) -> None:
+    context.state[_STATE] = ConfigRecord(
+        {"last-round": server_round, "participations": participations, "parameters": digest}
+    )
+
+
 def _participations(context: Context) -> tuple[int, int, str | None]:
     """Return the last round answered, the participations, and the digest of their parameters."""
     record = context.state.get(_STATE)
     if not isinstance(record, ConfigRecord):
         return 0, 0, None
-    last_round, count, terms = (record[k] for k in ("last-round", "participations", "parameters"))
-    return int(last_round), int(count), str(terms)  # type: ignore[arg-type]
+    last_round, count, digest = (record[k] for k in ("last-round", "participations", "parameters"))
+    return int(last_round), int(count), str(digest)  # type: ignore[arg-type]

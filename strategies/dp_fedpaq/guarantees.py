@@ -10,6 +10,9 @@ from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.accounting import compute_epsilon
 
+# Beyond these a number is no protection worth the name.
+MAX_EPSILON = 1000.0
+MAX_DELTA = 0.01
 SEEDED = (
     "seeded run: noise and draws can be recomputed from the configuration, so this is not a "
     "release; epsilon is what the mechanism gives with secret randomness"
@@ -88,7 +91,9 @@ def spent_epsilon(
     most: dict[int, int] = {}
     for client, count in counts.items():
         records = parameters.min_records if num_records is None else num_records[client]
-        most[records] = max(most.get(records, 0), count)
+        # The client counts, too, and uploads no more often than planned.
+        uploads = min(count, parameters.num_participations)
+        most[records] = max(most.get(records, 0), uploads)
     return max(_client_epsilon(parameters, records, count) for records, count in most.items())
 
 
@@ -101,7 +106,13 @@ def _client_epsilon(parameters: DpFedPaqParameters, num_records: int, count: int
     return compute_epsilon(releases, parameters.target_delta, parameters.resolved_accountant)
 
 
-def list_guarantees(parameters: DpFedPaqParameters, epsilon: float | None) -> list[Guarantee]:
+def list_guarantees(
+    parameters: DpFedPaqParameters,
+    epsilon: float | None,
+    *,
+    num_rounds: int = 1,
+    most_records: int | None = None,
+) -> list[Guarantee]:
     """Return the guarantees of a run in the order of privacy.json: server, model_user.
 
     Parameters
@@ -109,12 +120,26 @@ def list_guarantees(parameters: DpFedPaqParameters, epsilon: float | None) -> li
     parameters : DpFedPaqParameters
     epsilon : float or None
         What the most exposed client spent (`spent_epsilon`).
+    num_rounds : int
+        Rounds so far, whose conditions are listed.
+    most_records : int or None
+        Largest n_k, where it may be known: delta must be below its inverse.
     """
+    delta_limit = MAX_DELTA
+    if parameters.unit == "record" and most_records:
+        delta_limit = min(MAX_DELTA, 1.0 / most_records)
     why_not = None
     if epsilon is None or not math.isfinite(epsilon):
         epsilon, why_not = None, "no noise is added: every upload shows the client's update"
+    elif epsilon > MAX_EPSILON:
+        epsilon, why_not = None, f"epsilon is {epsilon:.3g}: the noise hides nothing"
     elif parameters.randomness == "seeded":
         why_not = SEEDED
+    elif parameters.target_delta >= delta_limit:
+        why_not = (
+            f"delta = {parameters.target_delta:g} is not below {delta_limit:.3g}: it would allow "
+            "publishing a record outright with a probability that matters"
+        )
     known = epsilon is not None
     rows = []
     for adversary in ("server", "model_user"):
@@ -128,7 +153,7 @@ def list_guarantees(parameters: DpFedPaqParameters, epsilon: float | None) -> li
                 delta=parameters.target_delta if known else None,
                 accountant=parameters.resolved_accountant if known else None,
                 randomness=parameters.randomness,
-                assumptions=_assumptions(parameters, adversary) if known else (),
+                assumptions=_assumptions(parameters, adversary, num_rounds) if known else (),
                 valid=why_not is None,
                 why_not=why_not,
             )
@@ -136,18 +161,24 @@ def list_guarantees(parameters: DpFedPaqParameters, epsilon: float | None) -> li
     return rows
 
 
-def _assumptions(parameters: DpFedPaqParameters, adversary: str) -> tuple[str, ...]:
+def _assumptions(
+    parameters: DpFedPaqParameters, adversary: str, num_rounds: int
+) -> tuple[str, ...]:
     """List in words what the guarantee rests on."""
     lines = [
         "code integrity: each client runs this published code; the server ships code and "
         "configuration and could ship other code to a client that does not check it",
+        "parameters: the server asked every client for the noise, clipping and randomness of this "
+        "run; a client obeys the parameters of the run that it joined and holds the server to them",
         "Sybils: no matter how many of the other clients are false or collude, each upload carries "
         "its own noise",
         "floating point: noise is drawn and added in double precision; attacks on the gaps between "
         "floating-point numbers are not covered",
         "the run: this counts one run; several runs on the same data add up",
         f"participations: a client uploads at most {parameters.num_participations} times in the "
-        "run, counts them itself and answers no round twice",
+        "run, counts them itself and answers no round twice; its requests are delivered one at a "
+        "time, and its count is not lost",
+        "data: reading a client's data does not fail because of what a record holds",
         "timing: how long a client takes to answer is not covered",
     ]
     if parameters.sampling == "fixed" and parameters.resolved_accountant == "pld":
@@ -157,8 +188,10 @@ def _assumptions(parameters: DpFedPaqParameters, adversary: str) -> tuple[str, .
             "post-processing: the models are functions of the uploads; what averaging and client "
             "sampling hide in addition is not counted"
         )
-    conditions = parameters.sensitivity_in_round(1).conditions
-    public_size = "the number of records of a client is public"
-    if parameters.unit == "record" and public_size not in conditions:
-        lines.append(public_size)
-    return (*lines, *conditions)
+    # A falling learning rate may change which bound is the smaller: conditions of each, once.
+    sensitivities = [parameters.sensitivity_in_round(t) for t in range(1, max(1, num_rounds) + 1)]
+    conditions = {sensitivity.kind: sensitivity.conditions for sensitivity in sensitivities[::-1]}
+    lines += [line for kind in conditions.values() for line in kind]
+    if parameters.is_size_public:
+        lines.append("the number of records of a client is public")
+    return tuple(dict.fromkeys(lines))

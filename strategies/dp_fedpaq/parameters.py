@@ -20,6 +20,7 @@ from strategies.mechanisms.sensitivity import (
     LocalTraining,
     Sensitivity,
     SensitivityError,
+    allow_for_rounding,
     convex_sensitivity,
     tighter,
     whole_update_sensitivity,
@@ -196,6 +197,16 @@ class DpFedPaqParameters:
         """Records that a client needs to take part: E b, or one with whole epochs."""
         return 1 if self.local_steps is None else self.local_steps * self.batch_size
 
+    @property
+    def is_size_public(self) -> bool:
+        """Whether a client's number of records is public.
+
+        It is under replace_one for records, which keeps it; where a record or a whole client may
+        come or go, nobody may see whether there were enough. Without noise nothing is hidden.
+        """
+        replaced = self.unit == "record" and self.neighboring_relation == "replace_one"
+        return replaced or not self.adds_noise
+
     def sample_rate(self, num_records: int) -> float:
         """Probability p = E b / n that a record is drawn in a round; 1 without sampling."""
         if self.sampling == "none":
@@ -266,7 +277,16 @@ class DpFedPaqParameters:
         convex = convex_sensitivity(
             training, unit=self.unit, neighboring_relation=self.neighboring_relation
         )
-        return tighter(convex, whole)
+        # Both are conditions of the bound, checked above.
+        assert self.local_steps is not None
+        assert training.feature_norm is not None
+        rounded = allow_for_rounding(
+            convex,
+            local_steps=self.local_steps,
+            batch_size=self.batch_size,
+            feature_norm=training.feature_norm,
+        )
+        return tighter(rounded, whole)
 
     def to_json(self) -> str:
         """Serialise for the wire; equal parameters give equal text."""

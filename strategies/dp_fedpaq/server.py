@@ -127,6 +127,7 @@ class DpFedPaq(RoundStrategy):
             randomness=randomness,
             seed=seed,
         )
+        self._num_rounds = 0
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -165,6 +166,7 @@ class DpFedPaq(RoundStrategy):
         """Pick the cohort and build its requests, in the order of the client numbers."""
         layout = ArrayLayout.of(model := model_arrays(arrays))
         self._start = (arrays, layout.flatten(model), layout)
+        self._num_rounds = max(self._num_rounds, server_round)
         clients = self._clients(grid)
         randomness = Randomness(self._parameters.randomness, self._parameters.seed)
         positions = sample_cohort(
@@ -242,7 +244,13 @@ class DpFedPaq(RoundStrategy):
 
     def guarantees(self) -> list[Guarantee]:
         """Return what the run guarantees so far, for privacy.json."""
-        return list_guarantees(self._parameters, self.epsilon())
+        sizes = self.num_records
+        return list_guarantees(
+            self._parameters,
+            self.epsilon(),
+            num_rounds=self._num_rounds,
+            most_records=max(sizes.values()) if sizes else None,
+        )
 
     def upload_bits(self, num_parameters: int) -> int:
         """Return beta, the bits of one upload of a model with `num_parameters` parameters."""

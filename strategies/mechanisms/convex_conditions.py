@@ -22,6 +22,7 @@ _REQUIRED_FLAGS: dict[str, tuple[bool, str]] = {
     "trainable_lower_layers": (False, "the loss is not convex in them"),
     "keeps_state_between_rounds": (False, "state depends on records of earlier rounds"),
     "float64": (True, "rounding in float32 is not covered"),
+    "defined_for_all_records": (True, "a failure uploads zero, which can be far from the update"),
     "data_dependent_preprocessing": (False, "statistics of client data change every record"),
 }
 
@@ -62,6 +63,9 @@ class LocalTraining:
         Whether anything but the records survives a round (control variates, an optimiser's state).
     float64 : bool
         Whether the local steps are computed in float64.
+    defined_for_all_records : bool
+        Whether the training gives a finite update whatever a record holds: it neither raises nor
+        diverges because of a feature or a label.
     sampling : str
         ``fixed`` (a fixed number of records without replacement), ``poisson``, or ``none``.
     disjoint_batches : bool
@@ -94,6 +98,7 @@ class LocalTraining:
     keeps_state_between_rounds: bool
     float64: bool
     data_dependent_preprocessing: bool
+    defined_for_all_records: bool
     sampling: str
     disjoint_batches: bool
     full_batches: bool

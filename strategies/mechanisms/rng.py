@@ -22,8 +22,6 @@ from scipy.special import ndtri
 RandomnessKind = Literal["seeded", "secret"]
 RANDOMNESS_KINDS: tuple[RandomnessKind, ...] = ("seeded", "secret")
 
-_UNIT = 2.0**-53
-
 
 class Stream(ABC):
     """One independent source of random numbers."""
@@ -89,8 +87,8 @@ class SeededStream(Stream):
 class SecretStream(Stream):
     """An AES-256-CTR key stream; numbers are a fixed function of its bytes.
 
-    Normal numbers are the inverse distribution function at (k + 1/2) / 2^53, k a uniform 53-bit
-    integer: exact in law up to that grid, tails to 8.2 standard deviations.
+    Normal numbers are the inverse distribution function at (k + 1/2) / 2^52, k a uniform 52-bit
+    integer: exact in law up to that grid, tails to 8.2 standard deviations on both sides.
 
     Parameters
     ----------
@@ -108,14 +106,13 @@ class SecretStream(Stream):
             np.uint64, copy=False
         )
 
-    def _integers53(self, size: int) -> NDArray[np.float64]:
-        return (self.words(size) >> np.uint64(11)).astype(np.float64)
-
     def uniform(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        return self._integers53(size) * _UNIT
+        return (self.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        numbers: NDArray[np.float64] = ndtri((self._integers53(size) + 0.5) * _UNIT)
+        # One bit less than a float64 holds: (k + 1/2) is exact, and never rounds up to 1.
+        middles = ((self.words(size) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        numbers: NDArray[np.float64] = ndtri(middles)
         return numbers
 
 

@@ -6,12 +6,13 @@ assumptions. The convex bound uses that a gradient step on a smooth convex loss 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 
+from strategies.mechanisms.clipping import l2_norm
 from strategies.mechanisms.convex_conditions import (
     LocalTraining,
     broken_conditions,
@@ -20,9 +21,11 @@ from strategies.mechanisms.convex_conditions import (
 
 __all__ = [
     "MAX_MODEL_ENTRY",
+    "MAX_MODEL_NORM",
     "LocalTraining",
     "Sensitivity",
     "SensitivityError",
+    "allow_for_rounding",
     "check_model",
     "convex_sensitivity",
     "tighter",
@@ -31,6 +34,9 @@ __all__ = [
 
 MAX_MODEL_ENTRY = 1e4
 """Largest absolute entry of a model that a client trains on: keeps float64 rounding negligible."""
+
+MAX_MODEL_NORM = 1e5
+"""Largest L2 norm of a model that a client trains on; the allowance for rounding is based on it."""
 
 _KINDS = ("whole_update", "convex")
 
@@ -171,8 +177,7 @@ def convex_sensitivity(
     -----
     *Formal guarantee.* For every received model, every two data sets that differ in one record, and
     every fixed draw of batches by position: ``||update - update'||_2 <= value`` in exact
-    arithmetic. float64 rounding adds at most about ``local_steps * sqrt(d) * 4e-12`` for models
-    that pass `check_model`.
+    arithmetic; `allow_for_rounding` adds what float64 may.
 
     *Proof sketch.* Let F be the batch's mean loss plus weight decay and proximal term.
 
@@ -205,7 +210,7 @@ def convex_sensitivity(
         f"most G = {constants.gradient_bound:g}, its smoothness is at most "
         f"L = {constants.smoothness:g}",
         f"each record's features are projected on L2 norm {training.feature_norm:g} on their own, "
-        "non-finite records become zero; scaling and centring constants are public",
+        "non-finite features become zero; scaling and centring constants are public",
         f"each local step is plain SGD from the received model on a batch of exactly "
         f"{training.batch_size} records, disjoint from the others, and divides by that constant; "
         "nothing is kept between rounds",
@@ -213,10 +218,46 @@ def convex_sensitivity(
         f"{training.weight_decay:g} + proximal {training.proximal:g}) at most 2",
         "the number of records of a client is public",
         f"local steps are computed in float64, from a model whose entries are finite and at most "
-        f"{MAX_MODEL_ENTRY:g} in absolute value (other models are refused before data is read)",
+        f"{MAX_MODEL_ENTRY:g} in absolute value, its norm at most {MAX_MODEL_NORM:g} (other models "
+        "are refused before data is read)",
+        "the training gives a finite update whatever a record holds",
     )
     value = 2.0 * constants.gradient_bound * rate / training.batch_size
     return Sensitivity(value, "convex", unit, neighboring_relation, conditions)
+
+
+def allow_for_rounding(
+    sensitivity: Sensitivity, *, local_steps: int, batch_size: int, feature_norm: float
+) -> Sensitivity:
+    """Add to a convex sensitivity what float64 rounding may add to the distance of two updates.
+
+    The two runs agree bit for bit before the differing step. From then on, each step rounds either
+    model by at most 4 u ||x||, u = 2**-53, which is 5e-11 at norm 1e5: 1e-9 a step is allowed. The
+    gradient's own rounding is at most u k ||x|| R for k features, 1.1e-7 R at norm 1e5 and k =
+    10,000, beside a difference of 2 G / b: 1e-7 R b of the value a step is allowed.
+
+    Parameters
+    ----------
+    sensitivity : Sensitivity
+        Of kind ``convex``.
+    local_steps : int
+        E >= 1.
+    batch_size : int
+        b >= 1.
+    feature_norm : float
+        R_x > 0.
+
+    Returns
+    -------
+    Sensitivity
+        Larger by a share of about 1e-6 at usual settings; the absolute part decides where the
+        learning rate is tiny.
+    """
+    if sensitivity.kind != "convex":
+        raise SensitivityError(f"kind = {sensitivity.kind!r}; allowed: 'convex'")
+    radius = math.sqrt(feature_norm * feature_norm + 1.0)
+    relative = 1e-7 * local_steps * radius * batch_size
+    return replace(sensitivity, value=sensitivity.value * (1.0 + relative) + 1e-9 * local_steps)
 
 
 def tighter(first: Sensitivity, second: Sensitivity) -> Sensitivity:
@@ -261,19 +302,25 @@ def check_model(x: npt.ArrayLike) -> None:
     Raises
     ------
     SensitivityError
-        If an entry is NaN or infinite or larger than 1e4 in absolute value, or ``x`` is not a real
-        array.
+        If an entry is NaN or infinite or larger than 1e4 in absolute value, the norm is larger than
+        1e5, or ``x`` is not a real array.
     """
     array = np.asarray(x)
     if array.dtype.kind not in "fiu":
         raise SensitivityError(f"x must be an array of real numbers, got dtype {array.dtype}")
     if not np.isfinite(array).all():
         raise SensitivityError("x must be finite; the received model has a NaN or infinite entry")
-    largest = float(np.max(np.abs(array.astype(np.float64)), initial=0.0))
+    vector = array.astype(np.float64)
+    largest = float(np.max(np.abs(vector), initial=0.0))
     if largest > MAX_MODEL_ENTRY:
         raise SensitivityError(
             f"x must have entries of at most {MAX_MODEL_ENTRY:g} in absolute value; the received "
             f"model has {largest!r}"
+        )
+    norm = l2_norm(vector)
+    if norm > MAX_MODEL_NORM:
+        raise SensitivityError(
+            f"x must have an L2 norm of at most {MAX_MODEL_NORM:g}; the received model has {norm!r}"
         )
 
 

@@ -136,7 +136,79 @@ def test_a_client_with_too_few_records_sits_out_and_is_not_charged(
     reply = train(make_request(parameters()), context, num_records=7, local_update=trainer)
     assert parse_reply(reply).upload is None
     assert not trainer.work
+    assert context.state["dp_fedpaq"]["participations"] == 0
+    # Its size is public, but not to be had number by number from changed parameters.
+    smaller = make_request(parameters(batch_size=3), 2)
+    reply = train(smaller, context, num_records=never, local_update=trainer)
+    assert reply.error.code == REFUSED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unit": "client"},
+        {"unit": "client", "neighboring_relation": "zero_out"},
+        {"neighboring_relation": "add_or_remove_one", "local_steps": None, "local_epochs": 1},
+    ],
+)
+@pytest.mark.parametrize("records", [0, 1])
+def test_where_the_size_is_secret_too_few_records_look_like_any_other_upload(
+    make_request: Make, context: Context, changes: dict[str, object], records: int
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        return {name: array + 100.0 for name, array in work.arrays.items()}, 1.0
+
+    chosen = parameters(randomness="secret", **changes)
+    request = make_request(chosen, 1, {"w": np.zeros(50_000, dtype=np.float32)})
+    reply = train(request, context, num_records=records, local_update=trainer)
+    update = update_of(reply, chosen, 50_000)
+    std = chosen.sensitivity_in_round(1).value
+    if records < chosen.min_records:
+        assert has_variance(update, std**2)
+    assert context.state["dp_fedpaq"]["participations"] == 1
+
+
+def test_what_the_client_does_not_accept_is_refused_before_data_is_read(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    reply = train(
+        make_request(parameters()),
+        context,
+        num_records=never,
+        local_update=make_trainer(),
+        accepts=lambda given: given.noise_multiplier > 2,
+    )
+    assert reply.error.code == REFUSED
     assert not context.state
+
+
+def test_the_terms_of_the_application_cannot_change_within_a_run(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    trainer = make_trainer()
+    for server_round, terms, refused in ((1, "a", False), (2, "b", True), (3, "a", False)):
+        reply = train(
+            make_request(parameters(), server_round),
+            context,
+            num_records=20,
+            local_update=trainer,
+            terms=terms,
+        )
+        assert reply.has_error() == refused
+
+
+def test_data_that_cannot_be_read_are_an_error_without_its_text(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    def unreadable() -> int:
+        raise ValueError("record 17 has label 77")
+
+    for randomness in ("seeded", "secret"):
+        request = make_request(parameters(randomness=randomness))
+        fresh = Context(1, 7, {"partition-id": 3, "num-partitions": 5}, RecordDict(), {})
+        reply = train(request, fresh, num_records=unreadable, local_update=make_trainer())
+        assert reply.error.code == FAILED
+        assert "77" not in reply.error.reason
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

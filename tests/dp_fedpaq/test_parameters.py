@@ -25,6 +25,7 @@ SOFTMAX = LocalTraining(
     keeps_state_between_rounds=False,
     float64=True,
     data_dependent_preprocessing=False,
+    defined_for_all_records=True,
     sampling="fixed",
     disjoint_batches=True,
     full_batches=True,
@@ -128,6 +129,7 @@ def test_contradictions_are_refused(changes: dict[str, object], key: str) -> Non
         {"keeps_state_between_rounds": True},
         {"float64": False},
         {"data_dependent_preprocessing": True},
+        {"defined_for_all_records": False},
         {"loss": "squared"},
     ],
 )
@@ -154,11 +156,14 @@ def test_conditions_that_the_parameters_themselves_break(changes: dict[str, obje
 def test_the_convex_sensitivity_follows_the_learning_rate_and_not_the_steps() -> None:
     # 2 G eta / b with R^2 = 1 + 1, G = sqrt(2) R = 2: 4 / 16 at eta = 1.
     chosen = build(sensitivity="convex", training=SOFTMAX)
-    assert chosen.sensitivity_in_round(1).value == pytest.approx(0.25)
+    assert chosen.sensitivity_in_round(1).value == pytest.approx(0.25, rel=1e-4)
+    assert chosen.sensitivity_in_round(1).value > 0.25  # the allowance for rounding
     longer = build(sensitivity="convex", training=SOFTMAX, local_steps=80)
-    assert longer.sensitivity_in_round(1).value == pytest.approx(0.25)
+    assert longer.sensitivity_in_round(1).value == pytest.approx(0.25, rel=1e-3)
     falling = build(sensitivity="convex", training=SOFTMAX, lr_schedule="exponential", lr_decay=0.5)
-    assert falling.sensitivity_in_round(3).value == pytest.approx(0.25 / 4)
+    assert falling.sensitivity_in_round(3).value == pytest.approx(0.25 / 4, rel=1e-4)
+    # Where the step is smaller than the last bits of the model, rounding decides.
+    assert falling.sensitivity_in_round(90).value >= 8e-9
     clipped = build(sensitivity="convex", training=SOFTMAX, clipping_norm=0.1)
     assert clipped.sensitivity_in_round(1).value == pytest.approx(0.2)
 

@@ -207,7 +207,7 @@ def test_below_min_replies_the_model_stays_and_uploads_stay_charged() -> None:
 
 def test_clients_that_sit_out_are_counted_and_not_charged() -> None:
     rows = []
-    chosen = strategy(on_round=lambda row, _: rows.append(row))
+    chosen = strategy(unit="record", on_round=lambda row, _: rows.append(row))
     start(chosen, RecordingGrid(make_app(num_records=3), 4), num_rounds=1)
     assert (rows[0].num_ineligible, rows[0].num_replies, rows[0].num_failures) == (4, 0, 0)
     assert not +chosen.participations

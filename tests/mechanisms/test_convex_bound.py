@@ -35,6 +35,7 @@ DECLARED = LocalTraining(
     keeps_state_between_rounds=False,
     float64=True,
     data_dependent_preprocessing=False,
+    defined_for_all_records=True,
     sampling="fixed",
     disjoint_batches=True,
     full_batches=True,

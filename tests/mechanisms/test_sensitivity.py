@@ -12,6 +12,7 @@ from strategies.mechanisms.sensitivity import (
     LocalTraining,
     Sensitivity,
     SensitivityError,
+    allow_for_rounding,
     check_model,
     convex_sensitivity,
     tighter,
@@ -38,6 +39,7 @@ VALID = LocalTraining(
     keeps_state_between_rounds=False,
     float64=True,
     data_dependent_preprocessing=False,
+    defined_for_all_records=True,
     sampling="fixed",
     disjoint_batches=True,
     full_batches=True,
@@ -176,6 +178,7 @@ BROKEN = [
     ({"keeps_state_between_rounds": True}, "keeps_state_between_rounds = True"),
     ({"float64": False}, "float64 = False"),
     ({"data_dependent_preprocessing": True}, "data_dependent_preprocessing = True"),
+    ({"defined_for_all_records": False}, "defined_for_all_records = False"),
     ({"sampling": "poisson"}, "sampling = 'poisson'"),
     ({"disjoint_batches": False}, "disjoint_batches = False"),
     ({"full_batches": False}, "full_batches = False"),
@@ -314,6 +317,22 @@ class TestTighter:
                 tighter(convex, other)
 
 
+class TestAllowanceForRounding:
+    def test_it_is_negligible_at_usual_settings_and_decides_at_tiny_ones(self):
+        for rate in (0.1, 1e-9):
+            exact = convex_sensitivity(training(learning_rates=(rate,)), **RECORD)
+            allowed = allow_for_rounding(
+                exact, local_steps=10, batch_size=VALID.batch_size, feature_norm=1.0
+            )
+            assert allowed.value >= exact.value + 1e-8
+            assert (allowed.value < 1.001 * exact.value) == (rate == 0.1)
+
+    def test_other_sensitivities_need_none(self):
+        whole = whole_update_sensitivity(1.0, unit="record", neighboring_relation="replace_one")
+        with pytest.raises(SensitivityError, match="whole_update"):
+            allow_for_rounding(whole, local_steps=1, batch_size=1, feature_norm=1.0)
+
+
 class TestCheckModel:
     @pytest.mark.parametrize(
         "x", [np.zeros(3), [MAX_MODEL_ENTRY, -MAX_MODEL_ENTRY], [], np.array(5), np.float32([1.0])]
@@ -332,6 +351,7 @@ class TestCheckModel:
             ([True], "real"),
             (["1"], "real"),
             (np.array([-(2**63)]), "10000"),
+            (np.full(101, 1e4), "norm of at most 100000"),
         ],
     )
     def test_refused(self, x, named):
