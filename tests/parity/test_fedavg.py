@@ -89,8 +89,14 @@ def test_the_private_method_without_its_parts_is_fedavg_bit_for_bit(
     assert private.sha256 != fedavg.sha256
 
 
-@pytest.mark.parametrize("model", ["softmax_regression", "mlp"])
-def test_within_1e_6_of_flowers_fedavg(run: Callable[..., Outcome], model: str) -> None:
+# The last bits of two averages differ, and from the second round on a ReLU may tip over them: only
+# the smooth model is compared over several rounds.
+@pytest.mark.parametrize(
+    ("model", "rounds"), [("softmax_regression", ROUNDS), ("mlp", 1), ("cnn", 1)]
+)
+def test_within_1e_6_of_flowers_fedavg(
+    run: Callable[..., Outcome], model: str, rounds: int
+) -> None:
     plain = PlainFederation(model)
     app = ClientApp()
 
@@ -110,11 +116,10 @@ def test_within_1e_6_of_flowers_fedavg(run: Callable[..., Outcome], model: str) 
     grid = InProcessGrid(app, CLIENTS, {})
     flower = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     result = flower.start(
-        grid, model_record(plain.initial), num_rounds=ROUNDS, train_config=ConfigRecord()
+        grid, model_record(plain.initial), num_rounds=rounds, train_config=ConfigRecord()
     )
-    ours = load_model_file(
-        run(*COMMON, "strategy=fedavg", f"model={model}").folder / "model.safetensors"
-    )
+    outcome = run(*COMMON, f"num_rounds={rounds}", "strategy=fedavg", f"model={model}")
+    ours = load_model_file(outcome.folder / "model.safetensors")
     for name, array in result.arrays.items():
         assert np.abs(array.numpy() - ours[name]).max() < 1e-6
         assert np.abs(array.numpy() - plain.initial[name]).max() > 1e-3
