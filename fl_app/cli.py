@@ -1,6 +1,7 @@
 """The command line: fl-app run | evaluate | report | list."""
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ usage: fl-app [run] [-m] [key=value ...]     train; -m sweeps over comma-separat
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
        fl-app list [strategies|data|models|experiments]
 
-  --debug   show tracebacks
+  --debug               show tracebacks
+  --config-dir FOLDER   (run) add files of your own: FOLDER/experiment/mine.yaml, experiment=mine
   fl-app run --help shows every key with its default; the files in conf/ explain them.
 Exit codes: 0 done, 1 the run failed, 2 bad configuration."""
 
@@ -42,7 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
 def guarded(action: Callable[[], int], debug: bool) -> int:
     """Return an action's exit code; failures become one clear line and the code they stand for."""
     try:
-        return action()
+        code = action()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output needs no more of it; the interpreter must not try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exc()

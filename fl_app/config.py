@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 HYDRA_VERSION_BASE = "1.3"
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEARCH_PATH = "hydra.searchpath="
-_SYNTAX = "Hydra's syntax; put text with special characters in quotes: 'data.root=\"~/my data\"'"
+_SYNTAX = "Hydra's syntax; put text with special characters in quotes: 'data.root=\"my, data\"'"
 
 __all__ = [
     "compose_config",
     "compose_settings",
     "data_settings",
+    "expand_home",
     "expand_sweep",
     "find_conf",
     "run_under_hydra",
@@ -75,6 +76,7 @@ def compose_config(overrides: list[str], config_dir: Path | None = None) -> Dict
         values to sweep over.
     """
     folder = find_conf() if config_dir is None else config_dir
+    overrides = expand_home(overrides)
     with _hydra(folder):
         try:
             for word in overrides:
@@ -116,7 +118,7 @@ def data_settings(run_config: str, overrides: list[str]) -> DataSettings:
     from fl_app.structure import build
 
     data = read_run_config(run_config).get("data", {})
-    for word in sorted(overrides, key=lambda word: not word.startswith("data=")):
+    for word in sorted(expand_home(overrides), key=lambda word: not word.startswith("data=")):
         key = word.partition("=")[0]
         if "=" not in word or not (key == "data" or key.startswith("data.")):
             raise ConfigError("argument", word, "data=NAME or data.key=value")
@@ -138,6 +140,7 @@ def expand_sweep(overrides: list[str]) -> list[list[str]]:
     """Return the overrides of every job of a Hydra sweep, as its basic sweeper makes them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    overrides = expand_home(overrides)
     with _hydra(find_conf()):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         words = [_parse_override(word, sweep=True) for word in overrides]
@@ -187,7 +190,7 @@ def run_under_hydra(
     outer, arguments = GlobalHydra.instance().hydra, sys.argv
     full_error = os.environ.get(_FULL_ERROR)
     GlobalHydra.instance().clear()
-    sys.argv = ["fl-app run", *flags, *overrides]
+    sys.argv = ["fl-app run", *flags, *expand_home(overrides)]
     # Makes Hydra raise its errors instead of printing them and exiting.
     os.environ[_FULL_ERROR] = "1"
     try:
@@ -197,6 +200,8 @@ def run_under_hydra(
         value = dict(word.split("=", 1) for word in overrides).get(key, " ".join(overrides))
         raise ConfigError(key, value, f"what can be read ({first_line(error)})") from error
     except OSError as error:
+        if error.filename is None:
+            raise
         raise RunError(f"cannot write to {error.filename}: {error.strerror}") from error
     finally:
         sys.argv = arguments
@@ -205,6 +210,16 @@ def run_under_hydra(
             del os.environ[_FULL_ERROR]
         else:
             os.environ[_FULL_ERROR] = full_error
+
+
+def expand_home(overrides: list[str]) -> list[str]:
+    """Expand the home folder in data.root=~/x, which most shells leave and Hydra cannot read."""
+    found = []
+    for word in overrides:
+        key, _, value = word.partition("=")
+        plain = value.startswith("~/") and not set(value) & set(",'\"\\")
+        found.append(f'{key}="{os.path.expanduser(value)}"' if plain else word)
+    return found
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
-
 _LONGEST_VALUE = 200  # characters shown of a value
 
 
@@ -22,7 +21,7 @@ class ConfigError(ValueError):
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key}: {show(value)}; allowed: {allowed}")
+        super().__init__(_on_one_line(f"{key}: {show(value)}; allowed: {allowed}"))
 
     @classmethod
     def from_text(cls, text: str) -> "ConfigError":
@@ -30,7 +29,7 @@ class ConfigError(ValueError):
         key, _, rest = text.partition(": ")
         value, _, allowed = rest.partition("; ")
         error = cls(key, value, allowed)
-        error.args = (text,)
+        error.args = (_on_one_line(text),)
         return error
 
 
@@ -77,6 +76,11 @@ def list_choices(word: str, known: Iterable[str]) -> str:
     """List what is allowed instead of a word, with the nearest as a suggestion."""
     names = list(known)
     return ", ".join(names) + "".join(f"; did you mean {name}?" for name in _nearest(word, names))
+
+
+def _on_one_line(text: str) -> str:
+    """Write a list as a sentence."""
+    return text.replace(":\n- ", ": ").replace("\n- ", "; ").replace("\n", " ")
 
 
 def _nearest(word: str, known: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fl_app.report.formats import format_bytes, format_epsilon
 from fl_app.run_store import METRICS_FILE
 
+THREAD = "fl-app progress"
 POLL_SECONDS = 0.2
 TAIL_BYTES = 1 << 16  # holds more than one line
 
@@ -45,7 +46,7 @@ def show_progress(folder: Path, num_rounds: int, console: Console) -> Iterator[N
                 if row is not None:
                     progress.update(task, completed=row["round"], description=_describe(row))
 
-        thread = threading.Thread(target=follow, daemon=True)
+        thread = threading.Thread(target=follow, name=THREAD, daemon=True)
         thread.start()
         try:
             yield

@@ -1,6 +1,7 @@
 """The command line as a user meets it: what is refused, what is shown, which verb does what."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -150,6 +151,24 @@ def test_hydra_shows_what_its_flags_ask_for(fl_app, tmp_path):
 
 
 # The other verbs
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_enough_gets_no_complaint(tmp_path, unbuffered):
+    for words in (["list"], ["run", "--help"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, "-m", "fl_app.cli", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["evaluate", "--help"]])

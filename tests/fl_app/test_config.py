@@ -144,7 +144,7 @@ def test_what_is_refused_is_said_in_one_clear_line(overrides, message):
     assert str(refuse(*overrides)).startswith(message)
 
 
-BAD_SYNTAX = ["num_rounds=[", "seed={a", "data.root=~/x", "data.root=a=b", "seed='1", "seed=${"]
+BAD_SYNTAX = ["num_rounds=[", "seed={a", "data.root=~x", "data.root=a=b", "seed='1", "seed=${"]
 
 
 @pytest.mark.parametrize("override", BAD_SYNTAX)
@@ -153,6 +153,15 @@ def test_what_hydra_cannot_read_is_named_with_the_way_to_write_it(override):
     key, _, value = override.partition("=")
     assert (refusal.key, refusal.value) == (key, value)
     assert "in quotes" in refusal.allowed
+
+
+def test_a_path_in_the_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/a home")
+    assert compose_settings(["data.root=~/my data"]).data.root == "/a home/my data"
+    assert compose_settings(['data.root="~/my data"']).data.root == "~/my data"
+    assert expand_sweep(["seed=1,2", "data.root=~/x"])[0] == ["seed=1", 'data.root="/a home/x"']
+    assert data_settings(RUN_CONFIG, ["data.root=~/x"]).root == "/a home/x"
+    assert compose_config(["data.root=~/x"]).data.root == "/a home/x"
 
 
 def test_the_fault_is_found_among_good_overrides():
@@ -196,7 +205,7 @@ def test_a_file_of_the_user_is_found_and_read(tmp_path):
     found = write(tmp_path, mine="num_rounds: 2\nstrategy: {target_delta: 1e-05}")
     made = compose_settings([found, "experiment=mine", "seed=4"])
     assert (made.num_rounds, made.strategy.target_delta, made.seed) == (2, 1e-5, 4)
-    assert "mine" in refuse(found, "experiment=yours").allowed
+    assert "mine" in refuse("experiment=yours", found).allowed
 
 
 def test_another_folder_can_be_composed_from(tmp_path):

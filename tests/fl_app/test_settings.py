@@ -137,6 +137,7 @@ REFUSED_BY_THE_METHOD = [
         "strategy.clipping_norm",
     ),
     ({"clipping_norm": 0.0}, "strategy.clipping_norm"),
+    ({"sensitivity": "convex"}, "strategy.sensitivity"),
     ({"target_epsilon": 0.0}, "strategy.target_epsilon"),
     ({"target_epsilon": None, "noise_multiplier": -1.0}, "strategy.noise_multiplier"),
     ({"target_delta": 0.0}, "strategy.target_delta"),
@@ -157,6 +158,7 @@ def test_what_the_method_refuses_is_named_as_the_user_knows_it(change, key):
     with pytest.raises(ConfigError) as caught:
         build_settings(dataclasses.asdict(made))
     assert caught.value.key == key
+    assert "\n" not in str(caught.value)
 
 
 def test_no_noise_without_clipping_is_allowed():

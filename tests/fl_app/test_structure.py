@@ -149,6 +149,8 @@ def test_values_are_shown_as_yaml_writes_them():
     )
     error = ConfigError("key", False, "true")
     assert (error.key, error.value, error.allowed) == ("key", False, "true")
+    assert str(ConfigError("a", 1, "all of:\n- b\n- c\nd")) == "a: 1; allowed: all of: b; c d"
+    assert str(ConfigError.from_text("a: 1; b\nc")) == "a: 1; b c"
     parsed = ConfigError.from_text("a.b: 3; at most 2 is needed")
     assert (parsed.key, parsed.value, parsed.allowed) == ("a.b", "3", "at most 2 is needed")
     assert str(parsed) == "a.b: 3; at most 2 is needed"
