@@ -28,8 +28,8 @@ SETTINGS: dict[str, list[str]] = {
     "DP-FedPaq, epsilon 4": ["strategy.target_epsilon=4"],
     "DP-FedPaq, epsilon 16": ["strategy.target_epsilon=16"],
     "DP-FedPaq, no noise": NO_NOISE,
-    "FedPaq": ["strategy=fedpaq"],
-    "FedAvg": ["strategy=fedavg"],
+    "FedPaq, step size 5": ["strategy=fedpaq", "strategy.learning_rate=5"],
+    "FedAvg, step size 5": ["strategy=fedavg", "strategy.learning_rate=5"],
 }
 
 

@@ -18,10 +18,11 @@ from fl_app.evaluation import evaluate
 from fl_app.local_task import shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
-from fl_app.registry import build_strategy
+from fl_app.registry import build_strategy, explain_sensitivity
 from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import DpFedPaq
+from strategies.dp_fedpaq.algorithm import client_mechanism
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.rounds import RoundResult
 
@@ -54,7 +55,7 @@ class FederatedRun:
         self._dataset = dataset
         self._store = store
         self._interrupted = threading.Event()
-        self._totals = {"updates": 0, "uplink_bytes": 0, "rounds": 0}
+        self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
         sizes = dataset.partition_sizes()
         self._strategy: DpFedPaq = build_strategy(
@@ -74,6 +75,8 @@ class FederatedRun:
         """
         begin = time.perf_counter()
         settings = self._settings
+        if reason := explain_sensitivity(settings):
+            _log.warning("the noise follows the clipped update (whole_update): %s", reason)
         faults = settings.faults
         if faults.loss_rate or faults.late_rate:
             grid = FaultyGrid(grid, faults)
@@ -111,6 +114,7 @@ class FederatedRun:
 
     def _on_round(self, outcome: RoundResult, evaluation: MetricRecord | None) -> bool:
         self._totals["updates"] += outcome.num_replies
+        self._totals["update_bytes"] += outcome.update_bytes
         self._totals["uplink_bytes"] += outcome.uplink_bytes
         self._totals["rounds"] = outcome.server_round
         self._write_row(_row(outcome), evaluation)
@@ -122,6 +126,10 @@ class FederatedRun:
             )
         if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
             raise RunError("local training failed on every client that answered; see run.log")
+        if outcome.num_errors == outcome.num_sampled:
+            raise RunError(
+                f"every client of round {outcome.server_round} answered with an error; see run.log"
+            )
         if self._totals["updates"] == 0 and outcome.num_ineligible == outcome.num_sampled:
             raise RunError(
                 f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
@@ -146,15 +154,14 @@ class FederatedRun:
     def _finish(self, arrays: ArrayRecord, seconds: float) -> dict[str, Any]:
         settings, totals = self._settings, self._totals
         if totals["updates"] == 0:
-            raise RunError(
-                f"no valid upload in {totals['rounds']} rounds: the model was never updated"
-            )
+            rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
+            raise RunError(f"no valid upload in {rounds}: the model was never updated")
         model = model_arrays(arrays)
         num_parameters = sum(array.size for array in model.values() if array.dtype.kind == "f")
         digest = sha256_of_arrays(model)
-        bits = 8 * totals["uplink_bytes"] / (totals["updates"] * max(num_parameters, 1))
+        bits = 8 * totals["update_bytes"] / (totals["updates"] * max(num_parameters, 1))
         summary: dict[str, Any] = {
-            "strategy": settings.strategy.name,
+            "strategy": settings.strategy.label or settings.strategy.name,
             "mode": settings.strategy.mode,
             "seed": settings.seed,
             "randomness": settings.randomness,
@@ -166,6 +173,7 @@ class FederatedRun:
             "test_loss": self._last.get("test_loss"),
             "uplink_bytes_total": totals["uplink_bytes"],
             "uplink_bits_per_parameter": bits,
+            **self._describe_noise(),
             "epsilon": self._last["epsilon"],
             "delta": self._last["delta"],
             "wall_seconds": seconds,
@@ -176,6 +184,16 @@ class FederatedRun:
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
         return summary
+
+    def _describe_noise(self) -> dict[str, Any]:
+        """Return which bound the noise follows, and how large it is at most in a coordinate."""
+        parameters = self._strategy.parameters
+        if not parameters.adds_noise:
+            return {"sensitivity": None, "noise_std": None}
+        smallest = max(int(self._dataset.partition_sizes().min()), parameters.min_records)
+        mechanism = client_mechanism(parameters, 1, smallest)
+        assert mechanism is not None
+        return {"sensitivity": mechanism.sensitivity.kind, "noise_std": mechanism.noise_std}
 
 
 def default_folder(root: Path) -> Path:
@@ -209,19 +227,20 @@ def _empty_row() -> dict[str, Any]:
 
 
 class _StopOnInterrupt:
-    """Ctrl-C ends the run after the current round; a second one ends it at once."""
+    """Ctrl-C, or SIGTERM, ends the run after the current round; a second one ends it at once."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
-        self._previous: Any = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: object) -> None:
         if self._event.is_set():

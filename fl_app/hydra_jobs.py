@@ -173,6 +173,7 @@ def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> R
     from fl_app.report.plots import write_plots
     from fl_app.report.run_folder import read_run_folder
     from fl_app.report.tables import print_tables, summary_table
+    from fl_app.run_store import PLOTS_FOLDER, REPORT_FILE
 
     with show_progress(folder, settings.rounds, Console()):
         if settings.engine.name == "simulation":
@@ -190,13 +191,15 @@ def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> R
     run = read_run_folder(folder)
     if run.summary is None:
         raise RunError(f"the run left no summary in {folder}")
+    # Before the report, which a full disk may prevent.
+    if show_summary:
+        print_tables(summary_table(run.summary, run.privacy))
     try:
-        write_plots(run, folder / "plots")
-        report = write_report(run, folder / "report.html")
+        write_plots(run, folder / PLOTS_FOLDER)
+        report = write_report(run, folder / REPORT_FILE)
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from error
     if show_summary:
-        print_tables(summary_table(run.summary, run.privacy))
         print(f"report: {report}")
     return run
 

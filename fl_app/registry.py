@@ -13,6 +13,7 @@ from fl_app.models import loss_family
 from fl_app.settings import RunSettings, StrategySettings
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
+from strategies.mechanisms.convex_conditions import broken_conditions
 from strategies.mechanisms.sensitivity import LocalTraining
 from strategies.rounds import OnRound
 
@@ -117,6 +118,24 @@ def _build_dp_fedpaq(
         if error.key != "sensitivity":
             raise
         return strategy
+
+
+def explain_sensitivity(settings: RunSettings) -> str | None:
+    """Return why `auto` chose whole_update, with its larger noise; None if it did not."""
+    chosen = settings.strategy
+    if chosen.sensitivity != "auto":
+        return None
+    parameters = build_strategy(settings).parameters
+    if not parameters.adds_noise or parameters.sensitivity == "convex":
+        return None
+    if loss_family(settings.model.name) is None:
+        return f"model {settings.model.name} is not convex"
+    broken = broken_conditions(
+        dataclasses.replace(_declare_training(settings), sampling=parameters.sampling),
+        unit=chosen.unit,
+        neighboring_relation=chosen.neighboring_relation,
+    )
+    return "; ".join(broken)
 
 
 def _declare_training(settings: RunSettings) -> LocalTraining:

@@ -1,5 +1,6 @@
 """What a run leaves behind: its folder, written as the run goes on."""
 
+import fcntl
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from fl_app.model_arrays import save_model
 FORMAT_VERSION = 1
 METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
 CONFIG_FILE, MODEL_FILE, LOG_FILE = "config.yaml", "model.safetensors", "run.log"
+REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
 _PACKAGES = ("private-fl-app", "flwr", "torch", "numpy", "dp-accounting")
 
 
@@ -31,18 +33,31 @@ class RunStore:
     Raises
     ------
     RunError
-        If the folder cannot be created or written, before the first round.
+        If the folder cannot be created or written, or another run is writing to it, before the
+        first round.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().resolve()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for name in (SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE):
+            self._lock = (self.folder / LOCK_FILE).open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # What an earlier run left must not stand beside the results of this one.
+            for name in (SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE, REPORT_FILE, LOG_FILE):
                 (self.folder / name).unlink(missing_ok=True)
+            for plot in (self.folder / PLOTS_FOLDER).glob("*.png"):
+                plot.unlink()
             (self.folder / METRICS_FILE).write_text("")
+        except BlockingIOError:
+            raise RunError(f"another run is writing to {self.folder}") from None
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let other runs write to the folder."""
+        (self.folder / LOCK_FILE).unlink(missing_ok=True)
+        self._lock.close()
 
     def write_config(self, text: str) -> None:
         """Write config.yaml, the run's whole configuration."""

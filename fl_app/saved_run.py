@@ -3,14 +3,16 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fl_app.config import data_settings
 from fl_app.data import DataSettings, FederatedDataset, PartitionSettings, load_dataset
 from fl_app.errors import ConfigError
 from fl_app.evaluation import Evaluation, evaluate
+from fl_app.local_training import project_records
 from fl_app.model_arrays import Arrays, load_arrays, load_model_file
-from fl_app.models import build_model
+from fl_app.models import build_model, input_placement
 from fl_app.run_config import read_run_settings
 from fl_app.run_store import CONFIG_FILE, MODEL_FILE
 from fl_app.settings import RunSettings
@@ -25,8 +27,38 @@ def read_settings(folder: Path) -> RunSettings:
         raise ConfigError.from_text(f"{folder / CONFIG_FILE}: {error}") from error
 
 
-def load_model(folder: str | Path) -> torch.nn.Module:
-    """Return the trained model of a run, in evaluation mode.
+class TrainedModel(torch.nn.Module):
+    """A run's model behind the preparation that its data went through.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        From prepared features to logits.
+    settings : RunSettings
+        Of the run: the data's scale and offset, and the norm that records are projected on.
+    """
+
+    def __init__(self, model: torch.nn.Module, settings: RunSettings) -> None:
+        super().__init__()
+        self.model = model
+        self._data = settings.data
+        self._feature_norm = settings.strategy.feature_norm
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, num_classes) of raw features (n, *feature_shape), as they are stored.
+
+        For images of the digits and of MNIST these are pixels of 0 to 16 and of 0 to 255.
+        """
+        scaled = np.asarray(features, dtype=np.float32) / np.float32(self._data.scale)
+        scaled -= np.float32(self._data.offset)
+        projected = torch.from_numpy(project_records(scaled, self._feature_norm))
+        device, dtype = input_placement(self.model)
+        logits: torch.Tensor = self.model(projected.to(device, dtype))
+        return logits
+
+
+def load_model(folder: str | Path) -> TrainedModel:
+    """Return the trained model of a run, in evaluation mode, with its preparation of features.
 
     Parameters
     ----------
@@ -49,7 +81,7 @@ def load_model(folder: str | Path) -> torch.nn.Module:
         load_arrays(model, arrays)
     except ValueError as error:
         raise ConfigError("RUN", str(folder), f"a model as config.yaml says ({error})") from error
-    return model.eval()
+    return TrainedModel(model, settings).eval()
 
 
 def evaluate_run(folder: Path, overrides: list[str]) -> Evaluation:

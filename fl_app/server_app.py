@@ -1,5 +1,6 @@
 """Flower's entry point on the server."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION
 from fl_app.data import DataError, load_dataset
 from fl_app.engines.outcome import Outcome, write_outcome
+from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun, default_folder
 from fl_app.run_config import to_yaml
@@ -25,6 +27,8 @@ from fl_app.settings import RunSettings
 
 NODE_TIMEOUT = 120.0
 NODE_POLL_SECONDS = 0.2
+# Flower's simulation looks through all messages for each node: many at once take far longer.
+NODES_AT_ONCE = 64
 QUERY_TYPE = f"{MessageType.QUERY}.{QUERY_ACTION}"
 
 app = ServerApp()
@@ -51,8 +55,10 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     """Execute the run; return its folder."""
     settings, given = read_settings(run_config)
+    if settings.engine.name == "simulation" and not hasattr(grid, "partition_ids"):
+        grid = WorkerWatch(grid)
     store = RunStore(read_folder(run_config, run_id))
-    with _log_to(store.folder / LOG_FILE):
+    with contextlib.closing(store), _log_to(store.folder / LOG_FILE):
         client_ids = read_client_ids(grid, settings.num_clients if given else None)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
         store.write_config(to_yaml(settings))
@@ -190,21 +196,22 @@ def _wait_for_nodes(grid: Grid, least: int) -> list[int]:
 
 def _ask_nodes(grid: Grid, nodes: list[int]) -> dict[int, tuple[int, int]]:
     """Return the partition of each node, and the number of partitions that it knows of."""
-    requests = [
-        Message(RecordDict({"config": ConfigRecord({})}), dst_node_id=node, message_type=QUERY_TYPE)
-        for node in nodes
-    ]
-    answers = {}
-    for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
-        if reply.has_content():
-            told = reply.content["config"]
-            answers[reply.metadata.src_node_id] = (
-                int(told[PARTITION_KEY]),  # type: ignore[arg-type]
-                int(told[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
+    answers: dict[int, tuple[int, int]] = {}
+    for begin in range(0, len(nodes), NODES_AT_ONCE):
+        requests = [
+            Message(RecordDict(), dst_node_id=node, message_type=QUERY_TYPE)
+            for node in nodes[begin : begin + NODES_AT_ONCE]
+        ]
+        for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
+            if reply.has_content():
+                told = reply.content["config"]
+                answers[reply.metadata.src_node_id] = (
+                    int(told[PARTITION_KEY]),  # type: ignore[arg-type]
+                    int(told[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
+                )
+        if missing := min(begin + NODES_AT_ONCE, len(nodes)) - len(answers):
+            raise RunError(
+                f"{missing} of {len(requests)} nodes did not say which partition they hold: they "
+                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log"
             )
-    if missing := len(nodes) - len(answers):
-        raise RunError(
-            f"{missing} of {len(nodes)} nodes did not say which partition they hold: they failed "
-            f"to start, or took more than {NODE_TIMEOUT:g} s; see their log"
-        )
     return answers

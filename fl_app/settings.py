@@ -38,6 +38,7 @@ class StrategySettings:
     """The method and its parameters (conf/strategy); the files there explain each key."""
 
     name: Literal["dp_fedpaq"]
+    label: str | None = None
     mode: Literal["sound"] = "sound"
     unit: Literal["record", "client"] = "record"
     neighboring_relation: Literal["replace_one", "add_or_remove_one", "zero_out"] = "replace_one"

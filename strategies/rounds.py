@@ -39,12 +39,16 @@ class RoundResult:
         Clients that were asked and gave neither an upload nor word that they sit out.
     num_ineligible : int
         Clients that sat out.
+    num_errors : int
+        Clients that answered with an error; among `num_failures`.
     num_local_failures : int
         Clients whose local training failed, where they may say so (seeded runs).
     train_loss : float or None
         Mean loss over the clients that may report it (seeded runs); None if there is none.
     uplink_bytes, downlink_bytes : int
         Bytes of the arrays in the replies and in the requests.
+    update_bytes : int
+        Those of `uplink_bytes` that were aggregated.
     control_bytes : int
         Bytes of everything else in both.
     """
@@ -56,10 +60,12 @@ class RoundResult:
     num_replies: int
     num_failures: int
     num_ineligible: int
+    num_errors: int
     num_local_failures: int
     train_loss: float | None
     uplink_bytes: int
     downlink_bytes: int
+    update_bytes: int
     control_bytes: int
 
 

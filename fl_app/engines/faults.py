@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fl_app.engines.relay import GridRelay
 from strategies.mechanisms.rng import Randomness
-
-if TYPE_CHECKING:
-    from fl_app.engines.flower_internals import Run
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def draw_faults(settings: FaultSettings, exchange: int, count: int) -> Faults:
     return lost, [hit and not gone for hit, gone in zip(late, lost, strict=True)]
 
 
-class FaultyGrid(Grid):
+class FaultyGrid(GridRelay):
     """A grid that loses and delays replies of another grid.
 
     Which replies are hit depends on the seed, the exchange (counted by sendings) and the position
@@ -73,35 +70,12 @@ class FaultyGrid(Grid):
     """
 
     def __init__(self, grid: Grid, settings: FaultSettings) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._settings = settings
         self._exchanges = 0
         self._late: list[tuple[int, Message]] = []
         self._lost_ids: set[str] = set()
         self._late_ids: set[str] = set()
-
-    def set_run(self, run: "Run") -> None:
-        """Set the run of the grid behind."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> "Run":
-        """The run of the grid behind."""
-        return self._grid.run
-
-    def create_message(  # noqa: D102
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of the grid behind."""
-        return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages: a new exchange."""

@@ -43,6 +43,8 @@ def run_simulation(settings: RunSettings, folder: Path) -> None:
         message is the run's own reason, and what Flower logged is added to run.log.
     """
     store = RunStore(folder)
+    # Writing is the ServerApp's part from here on.
+    store.close()
     with own_superlink() as superlink:
         home = superlink.home
         write_bundle(home / "bundle")

@@ -69,8 +69,7 @@ def deliver(message: Message) -> Message:
     """
     metadata = Metadata.__new__(Metadata)
     metadata.__dict__.update(message.metadata.__dict__)
-    if not metadata.message_id:
-        metadata.__dict__["_message_id"] = str(next(_message_numbers))
+    metadata.__dict__["_message_id"] = str(next(_message_numbers))
     if message.has_error():
         return make_message(metadata=metadata, error=message.error)
     return make_message(metadata=metadata, content=copy_records(message.content))

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from fl_app.engines import guardian
 from fl_app.errors import RunError
 
 CONNECTION = "fl-app"
+COMMANDS = ("flwr", "flwr-simulation", "flower-superexec", "flower-superlink")
 LOG_FILE = "superlink.log"
 START_SECONDS = 60.0
 START_ATTEMPTS = 3
@@ -37,6 +38,8 @@ _SETTINGS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray listens on the loopback interface, here too: it runs whatever it is sent.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
     # One thread a client, also in libraries that read this at import.
     "OMP_NUM_THREADS": "1",
@@ -61,7 +64,8 @@ class SuperLink:
             *("run", str(bundle), CONNECTION, "--run-config", str(run_config)),
             *("--federation-config", federation_config, "--stream"),
         ]
-        return start_process([find_command("flwr"), *words], self.environment, self.home, log)
+        command = find_command("flwr", self.environment)
+        return start_process([command, *words], self.environment, self.home, log)
 
     def read_log(self) -> str:
         """Return what the SuperLink has logged."""
@@ -118,10 +122,9 @@ def start_process(
         )
 
 
-def find_command(name: str) -> str:
-    """Return the path of a command of Flower's, from this interpreter's environment first."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+def find_command(name: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a command, from the environment's PATH."""
+    found = shutil.which(name, path=environment["PATH"])
     if found is None:
         raise RunError(f"{name} is not installed; allowed: an environment with flwr[simulation]")
     return found
@@ -136,7 +139,7 @@ def _start_superlink(home: Path, ray_folder: Path) -> SuperLink:
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         words = [
-            *(find_command("flower-superlink"), "--insecure", "--simulation"),
+            *(find_command("flower-superlink", environment), "--insecure", "--simulation"),
             *("--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)),
         ]
         process = start_process(words, environment, home, home / LOG_FILE)
@@ -156,15 +159,37 @@ def _make_environment(home: Path, ray_folder: Path) -> dict[str, str]:
         name: ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
         for name in ("no_proxy", "NO_PROXY")
     }
-    scripts = str(Path(sys.executable).parent)
+    scripts = _find_scripts(ray_folder)
     return {
         **kept,
         **direct,
         **_SETTINGS,
         "FLWR_HOME": str(home),
         "RAY_TMPDIR": str(ray_folder),
-        "PATH": scripts + os.pathsep + os.environ.get("PATH", ""),
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
     }
+
+
+def _find_scripts(folder: Path) -> Path:
+    """Return the folder of this interpreter's commands, under a path without a space.
+
+    Ray starts its workers through a shell with the interpreter's path as it is. If there is a space
+    in it, commands are written to `folder` that start the same interpreter through a link.
+    """
+    scripts = Path(sys.executable).parent
+    if not any(letter.isspace() for letter in str(scripts)):
+        return scripts
+    link, written = folder / "environment", folder / "commands"
+    link.symlink_to(sys.prefix, target_is_directory=True)
+    written.mkdir()
+    inside = link / os.path.relpath(scripts, sys.prefix)
+    for name in COMMANDS:
+        command = written / name
+        command.write_text(
+            f'#!/bin/sh\nexec {inside / Path(sys.executable).name} {inside / name} "$@"\n'
+        )
+        command.chmod(0o755)
+    return written
 
 
 def _ray_folder(home: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ def write_report(runs: RunFolder | Sequence[RunFolder], path: str | Path) -> Pat
         body = _write_comparison(every, labels)
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(_write_page(title, body), encoding="utf-8")
+    # All or nothing, and never through a link to somewhere else.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(_write_page(title, body), encoding="utf-8")
+    os.replace(temporary, file)
     return file
 
 

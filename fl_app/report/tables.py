@@ -115,11 +115,20 @@ def _list_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Parameters", format_count(get("num_parameters"))),
         ("Randomness", f"{get('randomness') or MISSING}, seed {get('seed', MISSING)}"),
         ("Engine", str(get("engine") or MISSING)),
+        *_list_noise(summary),
         ("Test accuracy", format_share(get("test_accuracy"))),
         ("Test loss", format_number(get("test_loss"))),
         ("Uplink", uplink),
         ("Time", format_duration(get("wall_seconds"))),
     ]
+
+
+def _list_noise(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say how large the noise is, and which bound it follows; nothing where there is none."""
+    kind, std = summary.get("sensitivity"), summary.get("noise_std")
+    if kind is None or std is None:
+        return []
+    return [("Noise", f"standard deviation {format_number(std)} a coordinate (bound: {kind})")]
 
 
 def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:

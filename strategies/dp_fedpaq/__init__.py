@@ -20,8 +20,9 @@ Deviations
 * A non-finite update is replaced by zero before the noise; the paper is silent.
 """
 
-from strategies.dp_fedpaq.parameters import DpFedPaqParameters, ParameterError
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.server import DpFedPaq
+from strategies.mechanisms.parameter_checks import ParameterError
 
 PAPER_MAP = {
     "Alg. 2, step 1": "strategies.dp_fedpaq.algorithm.sample_cohort",

@@ -25,8 +25,9 @@ from strategies.dp_fedpaq.messages import (
     parse_request,
     upload_reply,
 )
-from strategies.dp_fedpaq.parameters import DpFedPaqParameters, ParameterError
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.layout import ArrayLayout
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
 from strategies.mechanisms.sensitivity import SensitivityError, check_model

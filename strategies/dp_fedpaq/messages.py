@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from numpy.typing import NDArray
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
@@ -23,6 +32,8 @@ TRAIN_LOSS_KEY, LOCAL_FAILURE_KEY = "train-loss", "local-failure"
 
 REFUSED = 1001
 FAILED = 1002
+# Losses beyond this are not believed: sums of them must stay finite.
+MAX_LOSS = 1e30
 
 
 class MessageError(ValueError):
@@ -100,7 +111,7 @@ def upload_reply(
     """Build the reply that carries an upload; the last two are simulation-only values."""
     metrics: dict[str, int | float | list[int] | list[float]] = {"num-examples": 1}
     if train_loss is not None and math.isfinite(train_loss):
-        metrics[TRAIN_LOSS_KEY] = train_loss
+        metrics[TRAIN_LOSS_KEY] = float(train_loss)
     if local_failure:
         metrics[LOCAL_FAILURE_KEY] = 1
     array = Array("uint8", (len(upload),), UPLOAD_TYPE, upload)
@@ -127,11 +138,12 @@ def parse_reply(message: Message) -> Reply:
     MessageError
         If the reply is malformed.
     """
+    if message.metadata.message_type != MessageType.TRAIN:
+        raise MessageError("reply of another type")
     content = message.content
-    config = content.get(CONFIG)
-    if isinstance(config, ConfigRecord) and config.get(STATUS_KEY) == INELIGIBLE:
+    config, arrays, metrics = content.get(CONFIG), content.get(ARRAYS), content.get(METRICS)
+    if isinstance(config, ConfigRecord) and config.get(STATUS_KEY) == INELIGIBLE and not arrays:
         return Reply(upload=None)
-    arrays, metrics = content.get(ARRAYS), content.get(METRICS)
     if not isinstance(arrays, ArrayRecord) or list(arrays) != [UPDATE_KEY]:
         raise MessageError("reply without an upload")
     array = arrays[UPDATE_KEY]
@@ -139,5 +151,5 @@ def parse_reply(message: Message) -> Reply:
         raise MessageError("upload of an unknown kind")
     loss = metrics.get(TRAIN_LOSS_KEY) if isinstance(metrics, MetricRecord) else None
     failure = isinstance(metrics, MetricRecord) and bool(metrics.get(LOCAL_FAILURE_KEY, 0))
-    known = isinstance(loss, int | float) and math.isfinite(loss)
-    return Reply(array.data, float(loss) if known else None, failure)  # type: ignore[arg-type]
+    known = isinstance(loss, float) and abs(loss) < MAX_LOSS
+    return Reply(array.data, loss if known else None, failure)  # type: ignore[arg-type]

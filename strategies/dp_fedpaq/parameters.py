@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from strategies.mechanisms.accounting import (
     check_accountant,
     default_accountant,
 )
+from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.mechanisms.quantization import check_num_levels
 from strategies.mechanisms.rng import RANDOMNESS_KINDS, RandomnessKind
 from strategies.mechanisms.sensitivity import (
@@ -32,25 +32,6 @@ NEIGHBORING_RELATIONS = ("replace_one", "add_or_remove_one", "zero_out")
 SENSITIVITIES = ("whole_update", "convex")
 QUANTIZERS = ("none", "qsgd")
 LR_SCHEDULES = ("constant", "inverse_rounds", "exponential")
-MAX_MAGNITUDE = 1e15
-
-
-class ParameterError(ValueError):
-    """A parameter that is not allowed.
-
-    Parameters
-    ----------
-    key : str
-        Name of the parameter.
-    value : object
-        Its value.
-    allowed : str
-        What is allowed, in words.
-    """
-
-    def __init__(self, key: str, value: object, allowed: str) -> None:
-        self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key}: {value!r}; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -152,20 +133,28 @@ class DpFedPaqParameters:
             if getattr(self, key) not in allowed:
                 raise ParameterError(key, getattr(self, key), ", ".join(allowed))
         for key in ("num_participations", "local_steps", "local_epochs", "batch_size"):
-            _check_integer(key, getattr(self, key), 1, optional=key.startswith("local"))
-        _check_integer("seed", self.seed, 0)
+            check_integer(key, getattr(self, key), 1, optional=key.startswith("local"))
+        check_integer("seed", self.seed, 0)
         for key in ("clipping_norm", "target_epsilon"):
-            _check_number(key, getattr(self, key), positive=True, optional=True)
-        _check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)
-        _check_number("learning_rate", self.learning_rate, positive=True)
-        _check_number("target_delta", self.target_delta, positive=True, below=1.0)
-        _check_number("lr_decay", self.lr_decay, positive=True, below=1.0 + 1e-12)
+            check_number(key, getattr(self, key), positive=True, optional=True)
+        check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)
+        check_number("learning_rate", self.learning_rate, positive=True)
+        check_number("target_delta", self.target_delta, positive=True, below=1.0)
+        check_number("lr_decay", self.lr_decay, positive=True, below=1.0 + 1e-12)
         try:
             check_num_levels(self.num_levels)
         except ValueError as error:
-            raise ParameterError("num_levels", self.num_levels, str(error)) from None
+            allowed = str(error).rpartition("allowed: ")[2]
+            raise ParameterError("num_levels", self.num_levels, allowed) from None
 
     def _check_guarantee(self) -> None:
+        if self.sampling == "fixed" and self.neighboring_relation == "add_or_remove_one":
+            raise ParameterError(
+                "neighboring_relation",
+                self.neighboring_relation,
+                "replace_one with a sample of fixed size (local_steps); add_or_remove_one with "
+                "local_epochs",
+            )
         try:
             self.sensitivity_in_round(1)
         except SensitivityError as error:
@@ -323,28 +312,3 @@ def _from_json(text: str) -> DpFedPaqParameters:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None
-
-
-def _check_integer(key: str, value: Any, minimum: int, *, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ParameterError(key, value, f"an integer >= {minimum}")
-
-
-def _check_number(
-    key: str,
-    value: Any,
-    *,
-    positive: bool,
-    below: float = math.inf,
-    optional: bool = False,
-) -> None:
-    if optional and value is None:
-        return
-    bound = min(below, MAX_MAGNITUDE)
-    words = f"a number {'>' if positive else '>='} 0 and < {bound:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ParameterError(key, value, words)
-    if value < 0 or (positive and value == 0) or value >= bound:
-        raise ParameterError(key, value, words)

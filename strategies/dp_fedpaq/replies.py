@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 
 from strategies.dp_fedpaq.algorithm import Vector, decode_update
-from strategies.dp_fedpaq.messages import MessageError, parse_reply
+from strategies.dp_fedpaq.messages import FAILED, REFUSED, MessageError, parse_reply
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.packing import PackingError
 from strategies.rounds import payload_bytes
+
+ERRORS = {
+    0: "unknown error",
+    2: "client app raised",
+    REFUSED: "refused by the client",
+    FAILED: "failed on the client",
+}
 
 
 @dataclass
@@ -21,14 +28,16 @@ class CollectedReplies:
     ----------
     uploads : list of (int, bytes)
         Client number and upload, not decoded yet.
-    num_valid : int
-        Uploads decoded so far that were valid.
+    num_valid, valid_bytes : int
+        Uploads decoded so far that were valid, and their bytes.
     losses : list of float
         Training losses of the clients that may report one.
     ineligible : set of int
         Clients that sat out.
     local_failures : int
         Clients that said that their training failed.
+    num_errors : int
+        Replies that were errors.
     dropped : Counter of str
         Replies that were dropped, by reason.
     uplink_bytes, control_bytes : int
@@ -37,9 +46,11 @@ class CollectedReplies:
 
     uploads: list[tuple[int, bytes]] = field(default_factory=list)
     num_valid: int = 0
+    valid_bytes: int = 0
     losses: list[float] = field(default_factory=list)
     ineligible: set[int] = field(default_factory=set)
     local_failures: int = 0
+    num_errors: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     uplink_bytes: int = 0
     control_bytes: int = 0
@@ -56,6 +67,7 @@ class CollectedReplies:
                 self.dropped[str(error)] += 1
                 continue
             self.num_valid += 1
+            self.valid_bytes += len(upload)
             yield update
 
 
@@ -92,7 +104,10 @@ def collect_replies(
 
 def _sort_reply(message: Message, client: int, collected: CollectedReplies) -> None:
     if message.has_error():
-        collected.dropped[f"error {message.error.code}"] += 1
+        # The code alone: a reason is the client's own text.
+        known = ERRORS.get(message.error.code, f"error {message.error.code}")
+        collected.dropped[known] += 1
+        collected.num_errors += 1
         return
     try:
         reply = parse_reply(message)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
@@ -24,9 +25,10 @@ from strategies.dp_fedpaq.messages import (
     model_record,
     request_config,
 )
-from strategies.dp_fedpaq.parameters import DpFedPaqParameters, ParameterError
+from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies
 from strategies.mechanisms.layout import ArrayLayout
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, RandomnessKind
 from strategies.mechanisms.sensitivity import LocalTraining
 from strategies.rounds import OnRound, RoundResult, RoundStrategy, payload_bytes, timed_exchange
@@ -206,6 +208,10 @@ class DpFedPaq(RoundStrategy):
         self._collected = collected
         if collected.num_valid < self.min_replies:
             return None, None
+        if not np.isfinite(layout.flatten(layout.unflatten(averaged))).all():
+            _log.warning("round %d: dropped, its average is not finite", server_round)
+            collected.num_valid = 0
+            return None, None
         model = {**model_arrays(arrays), **layout.unflatten(averaged)}
         return model_record(model), MetricRecord({"num-replies": collected.num_valid})
 
@@ -231,12 +237,20 @@ class DpFedPaq(RoundStrategy):
             num_replies=got.num_valid,
             num_failures=len(requests) - got.num_valid - len(got.ineligible),
             num_ineligible=len(got.ineligible),
+            num_errors=got.num_errors,
             num_local_failures=got.local_failures,
-            train_loss=math.fsum(got.losses) / len(got.losses) if got.losses else None,
+            train_loss=self._mean_loss(got.losses),
             uplink_bytes=got.uplink_bytes,
             downlink_bytes=sum(size for size, _ in sizes),
+            update_bytes=got.valid_bytes,
             control_bytes=sum(size for _, size in sizes) + got.control_bytes,
         )
+
+    def _mean_loss(self, losses: list[float]) -> float | None:
+        """Return the mean loss; in a secret run no client may report one, so none is believed."""
+        if not losses or self._parameters.randomness == "secret":
+            return None
+        return math.fsum(losses) / len(losses)
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""

@@ -75,13 +75,17 @@ class ArrayLayout:
         return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float64)
 
     def unflatten(self, vector: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
-        """Cut a vector of shape (d,) into arrays of the layout's names, shapes and types."""
+        """Cut a vector of shape (d,) into arrays of the layout's names, shapes and types.
+
+        A number too large for its array's type becomes infinite.
+        """
         if vector.shape != (self.num_parameters,):
             raise ValueError(f"vector of shape {vector.shape}; allowed: ({self.num_parameters},)")
         arrays: dict[str, NDArray[np.generic]] = {}
         start = 0
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             size = int(np.prod(shape, dtype=np.int64))
-            arrays[name] = vector[start : start + size].reshape(shape).astype(dtype)
+            with np.errstate(over="ignore"):
+                arrays[name] = vector[start : start + size].reshape(shape).astype(dtype)
             start += size
         return arrays

@@ -102,7 +102,7 @@ def test_a_bad_noise_multiplier_is_refused(value: float) -> None:
         ({"clipping_norm": None}, "clipping_norm"),
         ({"unit": "client", "accountant": "pld"}, "accountant"),
         ({"local_steps": None, "local_epochs": 1, "accountant": "pld"}, "accountant"),
-        ({"neighboring_relation": "add_or_remove_one"}, "accountant"),
+        ({"neighboring_relation": "add_or_remove_one"}, "neighboring_relation"),
         ({"neighboring_relation": "zero_out"}, "sensitivity"),
         ({"unit": "client", "neighboring_relation": "add_or_remove_one"}, "sensitivity"),
         ({"sensitivity": "convex"}, "sensitivity"),
@@ -145,7 +145,6 @@ def test_each_broken_condition_of_the_convex_bound_is_refused(broken: dict[str, 
     [
         {"learning_rate": 2.01},
         {"local_steps": None, "local_epochs": 1},
-        {"neighboring_relation": "add_or_remove_one"},
     ],
 )
 def test_conditions_that_the_parameters_themselves_break(changes: dict[str, object]) -> None:

@@ -16,7 +16,10 @@ MODEL = {"w": np.zeros((3, 5), np.float32), "b": np.array(0.5), "n": np.array(3)
 
 
 def local_update(work: LocalWork) -> tuple[dict[str, np.ndarray], float]:
-    return {name: array + np.sin(work.seed) for name, array in work.arrays.items()}, 1.0
+    floats = {name: array for name, array in work.arrays.items() if array.dtype.kind == "f"}
+    return {
+        name: (array + np.sin(work.seed)).astype(array.dtype) for name, array in floats.items()
+    }, 1.0
 
 
 def make_app(num_records: int = 50) -> ClientApp:
@@ -90,6 +93,73 @@ def test_a_7850_parameter_update_takes_39282_bits_and_at_most_64_bytes_more() ->
         (array,) = reply.content["arrays"].values()
         assert 39_282 <= 8 * len(array.data) <= 39_282 + 8 * 64
     assert chosen.upload_bits(7850) == 39_282
+
+
+def test_the_fixture_trains() -> None:
+    rows = []
+    start(strategy(on_round=lambda row, _: rows.append(row)), RecordingGrid(make_app(), 4))
+    assert [(row.num_replies, row.num_local_failures, row.train_loss) for row in rows] == [
+        (4, 0, 1.0)
+    ] * 2
+
+
+@pytest.mark.parametrize("loss", [1.7e308, -1.7e308, float("inf"), 10**18])
+def test_a_hostile_loss_harms_nobody(loss: float) -> None:
+    class Lying(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            for reply in replies[:2]:
+                reply.content["metrics"]["train-loss"] = loss
+            return replies
+
+    rows = []
+    chosen = strategy(on_round=lambda row, _: rows.append(row))
+    start(chosen, Lying(make_app(), 4), num_rounds=1)
+    assert rows[0].train_loss == 1.0
+    secret = strategy(randomness="secret", on_round=lambda row, _: rows.append(row))
+    start(secret, Lying(make_app(), 4), num_rounds=1)
+    assert rows[1].train_loss is None
+
+
+def test_a_model_is_never_replaced_by_one_that_is_not_finite() -> None:
+    class Huge(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            for reply in replies[:3]:
+                bad_upload(reply, np.full(16, 3.3e38, "<f4").tobytes())
+            return replies
+
+    rows = []
+    chosen = strategy(
+        quantizer="none", noise_multiplier=0.0, on_round=lambda row, _: rows.append(row)
+    )
+    large = {**MODEL, "w": np.full((3, 5), 3e38, np.float32)}
+    result = chosen.start(Huge(make_app(), 4), record(large), num_rounds=1)
+    assert result.arrays is not None
+    assert np.array_equal(result.arrays["w"].numpy(), large["w"])
+    assert rows[0].num_replies == 0
+
+
+def test_an_upload_cannot_hide_behind_the_word_ineligible() -> None:
+    class Hiding(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            replies[0].content["config"] = ConfigRecord({"status": "ineligible"})
+            return replies
+
+    rows = []
+    chosen = strategy(on_round=lambda row, _: rows.append(row))
+    start(chosen, Hiding(make_app(), 3), num_rounds=1)
+    assert (rows[0].num_ineligible, rows[0].num_replies) == (0, 3)
+
+
+def test_a_reply_of_another_type_is_dropped() -> None:
+    class Mistaken(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            replies[0].metadata.message_type = "evaluate"
+            return replies
+
+    rows = []
+    chosen = strategy(on_round=lambda row, _: rows.append(row))
+    start(chosen, Mistaken(make_app(), 3), num_rounds=1)
+    assert (rows[0].num_failures, rows[0].num_replies) == (1, 2)
 
 
 def test_the_order_of_replies_does_not_matter() -> None:

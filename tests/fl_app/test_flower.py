@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from fl_app.config import compose_settings
 from fl_app.data import DataSettings
-from fl_app.engines import flower, superlink
+from fl_app.engines import flower, guardian, superlink
 from fl_app.engines.bundle import write_bundle
 from fl_app.engines.flower import describe_resources, run_simulation
+from fl_app.engines.guardian import RunProcesses
 from fl_app.engines.superlink import find_command, own_superlink
 from fl_app.errors import RunError
 from fl_app.settings import RunSettings
@@ -69,7 +71,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
             file = scripts / name
             file.write_text(f"#!{sys.executable}\n{program}")
             file.chmod(0o755)
-        monkeypatch.setattr(superlink, "find_command", lambda name: str(scripts / name))
+        monkeypatch.setattr(superlink, "_find_scripts", lambda folder: scripts)
         return temporary
 
     return write
@@ -179,10 +181,11 @@ def test_what_flower_is_asked(
     assert config["output-dir"] == str(tmp_path / "run")
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert environment["FLWR_TELEMETRY_ENABLED"] == environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] == "0.25"
     assert environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert environment["no_proxy"].endswith("127.0.0.1,localhost")
-    assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert environment["PATH"].split(os.pathsep)[0] == str(Path(words[0]).parent)
     assert "RAY_ADDRESS" not in environment
     # Ray's sockets need a short path without spaces, which this one need not be.
     assert len(environment["RAY_TMPDIR"]) <= superlink.MOST_RAY_CHARACTERS
@@ -249,11 +252,41 @@ def test_without_its_guardian_the_launcher_cleans_itself(
     assert_nothing_is_left(temporary)
 
 
-def test_a_missing_command_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+def test_a_missing_command_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no-such-command is not installed"):
-        find_command("no-such-command")
-    assert find_command(Path(sys.executable).name) == sys.executable
+        find_command("no-such-command", {"PATH": str(tmp_path)})
+    python = Path(sys.executable)
+    assert find_command(python.name, {"PATH": f"{tmp_path}:{python.parent}"}) == sys.executable
+
+
+def test_the_commands_are_those_beside_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(superlink.sys, "executable", "/opt/python/bin/python3")
+    assert superlink._find_scripts(tmp_path) == Path("/opt/python/bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interpreter_in_a_path_with_a_space_is_reached_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place, folder = tmp_path / "my environment", tmp_path / "short"
+    folder.mkdir()
+    venv.create(place, with_pip=False)
+    shown = place / "bin" / "flwr-simulation"
+    shown.write_text("import sys; print(sys.executable, sys.prefix, *sys.argv[1:], sep=chr(10))")
+    with monkeypatch.context() as patch:
+        patch.setattr(superlink.sys, "executable", str(place / "bin" / "python"))
+        patch.setattr(superlink.sys, "prefix", str(place))
+        scripts = superlink._find_scripts(folder)
+    command = find_command("flwr-simulation", {"PATH": str(scripts)})
+    done = subprocess.run([command, "a b"], capture_output=True, text=True, check=True)
+    executable, prefix, argument = done.stdout.splitlines()
+    assert (prefix, argument) == (str(folder / "environment"), "a b")
+    assert executable == str(folder / "environment" / "bin" / "python")
+    # Removing the link leaves the environment alone.
+    assert guardian.clean_up(RunProcesses(str(folder)), [str(folder)])
+    assert shown.exists()
 
 
 @pytest.mark.parametrize(

@@ -61,21 +61,22 @@ def read_pids(process: subprocess.Popen[bytes], count: int) -> list[int]:
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+def family(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start a parent in a session of its own, whose descendants have no environment."""
     started: list[subprocess.Popen[bytes]] = []
     child = tmp_path / "child.py"
     child.write_text(
         "import os, subprocess, sys, time\n"
-        "depth = int(sys.argv[1])\n"
-        "if depth: subprocess.Popen([sys.executable, '-I', __file__, str(depth - 1)], env={})\n"
+        "depth, leads = int(sys.argv[1]), sys.argv[2] == 'leads'\n"
+        "words = [sys.executable, '-I', __file__, str(depth - 1), sys.argv[2]]\n"
+        "if depth: subprocess.Popen(words, env={}, start_new_session=leads)\n"
         "print(os.getpid(), flush=True)\n"
         "time.sleep(60)\n"
     )
 
-    def begin() -> subprocess.Popen[bytes]:
+    def begin(children: str = "follows") -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-I", str(child), "2"],
+            [sys.executable, "-I", str(child), "2", children],
             env={**os.environ, "FLWR_HOME": str(tmp_path / "home")},
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -85,16 +86,24 @@ def family(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
     yield begin
     for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        # The others sleep for a minute at most; those that a test left running end here.
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if str(child).encode() in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
         process.communicate()
 
 
-Family = Callable[[], subprocess.Popen[bytes]]
+Family = Callable[..., subprocess.Popen[bytes]]
 
 
-def test_descendants_are_found_without_the_variable(family: Family, tmp_path: Path) -> None:
-    numbers = read_pids(family(), 3)
+@pytest.mark.parametrize("children", ["follows", "leads"])
+def test_descendants_are_found_without_the_variable(
+    family: Family, tmp_path: Path, children: str
+) -> None:
+    numbers = read_pids(family(children), 3)
     assert find(tmp_path / "home") == numbers
 
 
@@ -110,7 +119,7 @@ def test_orphans_are_found_by_their_session(family: Family, tmp_path: Path) -> N
 
 
 def test_what_was_found_once_stays_known(family: Family, tmp_path: Path) -> None:
-    parent = family()
+    parent = family("leads")
     processes = RunProcesses(str(tmp_path / "home"))
     numbers = read_pids(parent, 3)
     assert sorted(processes.find()) == numbers

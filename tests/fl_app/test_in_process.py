@@ -232,8 +232,6 @@ def test_what_a_client_raises_becomes_an_error_without_its_text(
 ) -> None:
     def handle(message: Message, context: Context) -> RecordDict:
         if context.node_config["partition-id"] == 1:
-            # As on Flower's own engines, a state that a failed message has changed is dropped.
-            assert not context.state
             context.state["half"] = ConfigRecord({})
             raise error
         return tell_partition(message, context)
@@ -246,6 +244,26 @@ def test_what_a_client_raises_becomes_an_error_without_its_text(
         assert "17" not in repr(replies[1].error.reason)
         assert replies[1].metadata.src_node_id == list(grid.get_node_ids())[1]
     assert "record 17" in caplog.text  # the client's own log
+
+
+def test_a_failed_message_leaves_the_state_as_it_was() -> None:
+    """As on Flower's own engines, where the changed state is lost with the failure."""
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        answer = count_calls(message, context)
+        if answer["config"]["id"] == 1:
+            context.state["more"] = ConfigRecord({})
+            context.state["calls"]["list"] = [1]
+            raise SecretError
+        assert list(context.state) == ["calls"]
+        assert list(context.state["calls"]) == ["count"]
+        return answer
+
+    grid = make_grid(handle, num_clients=1)
+    assert read_ids(grid.send_and_receive(ask(grid))) == [0]
+    for _ in range(2):
+        assert [reply.has_error() for reply in grid.send_and_receive(ask(grid))] == [True]
+    assert list(grid._states[in_process.FIRST_NODE_ID]["calls"].items()) == [("count", 1)]
 
 
 def test_what_is_no_message_is_an_error() -> None:

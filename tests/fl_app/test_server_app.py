@@ -15,6 +15,8 @@ from fl_app.client_app import app as client_app
 from fl_app.config import compose_settings
 from fl_app.engines.in_process import InProcessGrid, run_in_process
 from fl_app.engines.outcome import Outcome, read_outcome, write_outcome
+from fl_app.engines.relay import GridRelay
+from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.server_app import read_client_ids, read_folder, read_settings
 
@@ -45,7 +47,7 @@ class FlowerLikeGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         requests = list(messages)
-        self.asked += [request.metadata.dst_node_id for request in requests]
+        self.asked.append(len(requests))
         return self.change(list(self._inner.send_and_receive(requests, timeout=timeout)))
 
     def change(self, replies: list[Message]) -> list[Message]:
@@ -64,6 +66,15 @@ def test_all_nodes_are_waited_for(expected: int | None, at_first: int) -> None:
     grid = FlowerLikeGrid(6, at_first=at_first)
     first = next(iter(grid._inner.get_node_ids()))
     assert read_client_ids(grid, expected) == {first + index: index for index in range(6)}
+
+
+def test_many_nodes_are_asked_in_parts() -> None:
+    grid = FlowerLikeGrid(150)
+    assert sorted(read_client_ids(grid, 150).values()) == list(range(150))
+    assert grid.asked == [64, 64, 22]
+    grid.change = lambda replies: replies[: 64 if len(grid.asked) < 5 else 10]  # type: ignore
+    with pytest.raises(RunError, match="54 of 64 nodes did not say"):
+        read_client_ids(grid, 150)
 
 
 def test_an_in_process_grid_is_not_asked() -> None:
@@ -118,6 +129,47 @@ def _retold(reply: Message, partition: int, count: int) -> Message:
     told = ConfigRecord({"partition-id": partition, "num-partitions": count})
     reply.content["config"] = told
     return reply
+
+
+@pytest.mark.parametrize("way", ["send_and_receive", "pull_messages"])
+def test_a_dead_worker_ends_a_simulation(way: str) -> None:
+    """Flower goes on without it, and with errors in place of its replies."""
+    inner = InProcessGrid(client_app, 3, {})
+    requests = [
+        Message(RecordDict(), dst_node_id=node, message_type=server_app.QUERY_TYPE)
+        for node in inner.get_node_ids()
+    ]
+    replies = list(inner.send_and_receive(requests))
+
+    class Broken(GridRelay):
+        def send_and_receive(self, *_: object, **__: object) -> list[Message]:  # type: ignore
+            return replies
+
+        pull_messages = send_and_receive  # type: ignore[assignment]
+
+    watch = WorkerWatch(Broken(inner))
+    assert list(getattr(watch, way)([])) == replies
+    # A client's own failure is not the worker's.
+    replies[0] = Message(Error(2, "?"), reply_to=replies[0])
+    assert list(getattr(watch, way)([])) == replies
+    replies[2] = Message(Error(0, "?"), reply_to=replies[2])
+    with pytest.raises(RunError, match=r"a worker .* has died, and 1 of 3 replies"):
+        getattr(watch, way)([])
+
+
+def test_a_simulation_is_watched(tmp_path: Path) -> None:
+    def lose_training(replies: list[Message]) -> list[Message]:
+        training = replies[0].metadata.message_type == "train"
+        return [Message(Error(0, "?"), reply_to=each) for each in replies] if training else replies
+
+    settings = compose_settings([*SMALL, "engine=simulation"])
+    config = {"settings": settings.to_json(), "output-dir": str(tmp_path)}
+    grid = FlowerLikeGrid(3)
+    grid.get_node_ids = lambda: list(grid._inner.get_node_ids())  # type: ignore[method-assign]
+    grid.change = lose_training  # type: ignore[method-assign]
+    context = Context(1, 0, {}, RecordDict(), config)
+    with pytest.raises(RunError, match="has died, and 3 of 3 replies"):
+        server_app.main(grid, context)
 
 
 def test_settings_from_the_launcher() -> None:

@@ -1,5 +1,6 @@
 """A launcher as a user starts it, watched with all that comes of it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -95,6 +96,20 @@ class Launcher:
         found |= {n for n, (_, parent) in running.items() if parent in found}
         self._seen |= {(number, running[number][0]) for number in found}
         return {number: _command_line(number) for number in found}
+
+    def listening_addresses(self) -> set[str]:
+        """Return the addresses at which its processes listen, as the kernel writes them."""
+        sockets = set()
+        for number in self.processes():
+            with contextlib.suppress(OSError):
+                sockets |= {os.readlink(each) for each in Path(f"/proc/{number}/fd").iterdir()}
+        found = set()
+        for table in ("tcp", "tcp6"):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                    found.add(fields[1].partition(":")[0])
+        return found
 
     def wait_for_command(self, name: str, seconds: float = 60.0) -> None:
         self.wait_until(lambda: any(name in " ".join(c) for c in self.commands.values()), seconds)

@@ -33,8 +33,7 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     before = namespace["net"].weight.detach().clone()  # type: ignore[attr-defined]
     run_in_process(namespace["server_app"], namespace["client_app"], 20)  # type: ignore[arg-type]
     printed = capsys.readouterr().out
-    assert "adversary='server'" in printed
-    assert "valid=True" in printed
+    assert float(printed.split()[0]) <= 50
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,7 @@
 """engine=simulation: the same model bit for bit, and nothing left behind however it ends."""
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ PRIVATE = (
 )
 # Where Flower's local SuperLink listens by default.
 DEFAULT_PORT = 39091
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 ENDLESS = "num_rounds=100000"
 
 
@@ -119,11 +121,32 @@ def test_a_failing_run_gives_its_own_reason_and_exit_code_1(launcher: Launcher) 
     launcher.assert_nothing_is_left()
 
 
+def test_a_worker_that_dies_ends_the_run(launcher: Launcher) -> None:
+    """As when the system's memory is used up; Flower alone would go on without it."""
+    launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
+    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    # Neither Flower nor Ray asks who calls: nobody on another machine may.
+    assert launcher.listening_addresses() <= LOOPBACK
+    assert launcher.listening_addresses()
+    for number, words in launcher.processes().items():
+        if "ray::ClientAppActor" in " ".join(words):
+            os.kill(number, signal.SIGKILL)
+    code, output, errors = launcher.finish()
+    assert (code, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("fl-app: a worker of Flower's simulation has died")
+    launcher.assert_nothing_is_left()
+
+
+def count_rows(launcher: Launcher) -> int:
+    metrics = launcher.folder / "out" / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_the_middle_leaves_nothing(launcher: Launcher, number: signal.Signals) -> None:
     launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
-    metrics = launcher.folder / "out" / "metrics.jsonl"
-    launcher.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2)
     assert any("ray::" in " ".join(words) for words in launcher.processes().values())
     launcher.signal(number)
     code, output, errors = launcher.finish()
@@ -136,7 +159,8 @@ def test_a_signal_in_the_middle_leaves_nothing(launcher: Launcher, number: signa
         assert code == -number
         launcher.assert_nothing_is_left(seconds=20)
     # What was written is whole.
-    assert all(line.endswith("}") for line in metrics.read_text().splitlines())
+    metrics = (launcher.folder / "out" / "metrics.jsonl").read_text()
+    assert all(line.endswith("}") for line in metrics.splitlines())
 
 
 @pytest.mark.parametrize("command", ["guardian.py", "flower-superlink", "flwr-simulation"])

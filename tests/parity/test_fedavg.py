@@ -28,6 +28,7 @@ PLAIN = (
     "strategy.quantizer=none",
     "strategy.num_levels=null",
     "strategy.feature_norm=null",
+    "strategy.learning_rate=0.5",
     "strategy.local_steps=null",
     "strategy.local_epochs=1",
 )
