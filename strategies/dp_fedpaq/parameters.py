@@ -144,8 +144,8 @@ class DpFedPaqParameters:
         try:
             check_num_levels(self.num_levels)
         except ValueError as error:
-            allowed = str(error).rpartition("allowed: ")[2]
-            raise ParameterError("num_levels", self.num_levels, allowed) from None
+            limits = str(error).rpartition("allowed: ")[2]
+            raise ParameterError("num_levels", self.num_levels, limits) from None
 
     def _check_guarantee(self) -> None:
         if self.sampling == "fixed" and self.neighboring_relation == "add_or_remove_one":

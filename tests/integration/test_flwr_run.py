@@ -40,17 +40,17 @@ class Flower:
             "RAY_TMPDIR": str(launcher.folder),
         }
 
-    def call(self, *words: str) -> str:
+    def call(self, *words: str, folder: Path = REPOSITORY) -> str:
         """Call `flwr` in the checkout, as README says; return what it printed."""
         code, output, errors = self.launcher.run(
-            *words, cwd=REPOSITORY, environment=self._environment, command=FLWR
+            *words, cwd=folder, environment=self._environment, command=FLWR
         )
         assert code == 0, errors
         return output
 
-    def run(self, *words: str) -> tuple[str, str]:
+    def run(self, *words: str, folder: Path = REPOSITORY) -> tuple[str, str]:
         """Run the app; return the run's final status and its log."""
-        log = self.call("run", ".", *words, "--stream")
+        log = self.call("run", ".", *words, "--stream", folder=folder)
         (number,) = re.findall(r"Successfully started run (\d+)", log)
         listed = self.call("list", "--run-id", number, "--format", "json")
         return json.loads(listed[listed.index("{") :])["runs"][0]["status"], log
@@ -67,6 +67,17 @@ def flower() -> Iterator[Flower]:
     launcher = new_launcher()
     yield Flower(launcher)
     launcher.close()
+
+
+def test_the_example_in_the_readme(flower: Flower, tmp_path: Path) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for name, kind, file in (("example", "python", "example.py"), ("example project", "toml", "")):
+        found = re.search(rf"<!-- {name} -->\n```{kind}\n(.*?)```", readme, re.S)
+        assert found is not None
+        (tmp_path / (file or "pyproject.toml")).write_text(found.group(1), encoding="utf-8")
+    status, log = flower.run(folder=tmp_path)
+    assert status == "finished:completed"
+    assert "OrderedDict([('weight', tensor(" in log
 
 
 def say(words: str) -> tuple[str, str]:
