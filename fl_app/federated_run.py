@@ -240,7 +240,8 @@ class _StopOnInterrupt:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # None: whatever handled it was not set from Python and cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: object) -> None:
         if self._event.is_set():

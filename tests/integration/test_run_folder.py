@@ -169,6 +169,54 @@ def test_uplink_bytes_are_the_payloads_that_a_recording_grid_sees(tmp_path: Path
     assert sum(row["downlink_bytes"] for row in rows) == seen["down"]
 
 
+def test_one_folder_holds_one_run(tmp_path: Path) -> None:
+    from fl_app.run_store import RunStore
+
+    first = RunStore(tmp_path / "run")
+    with pytest.raises(RunError, match="another run is writing to"):
+        RunStore(tmp_path / "run")
+    first.write_config("a: 1\n")
+    (first.folder / "report.html").write_text("old")
+    first.close()
+    again = RunStore(tmp_path / "run")
+    assert not (again.folder / "report.html").exists()
+    again.close()
+
+
+def test_every_client_in_error_ends_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("record 17 says: secret")
+
+    monkeypatch.setattr("fl_app.local_task.train_steps", fail)
+    with pytest.raises(RunError, match="every client of round 1 answered with an error"):
+        run("num_rounds=3", "strategy=fedavg")
+
+
+def test_what_was_given_away_is_said_even_if_the_run_fails(tmp_path: Path) -> None:
+    from fl_app.engines.in_process import run_in_process
+
+    settings = compose_settings(["num_rounds=3", "faults.loss_rate=1", "randomness=secret"])
+    config = {"settings": settings.to_json(), "output-dir": str(tmp_path)}
+    with pytest.raises(RunError):
+        run_in_process(server_app, client_app, 10, config)
+    rows = json.loads((tmp_path / "privacy.json").read_text())["guarantees"]
+    assert rows[0]["epsilon"] > 1
+
+
+def test_auto_says_why_it_falls_back(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    outcome = run("num_rounds=1", "strategy.learning_rate=2")
+    assert outcome.summary["sensitivity"] == "whole_update"
+    assert outcome.summary["noise_std"] > 1
+    (line,) = [r.getMessage() for r in caplog.records if "whole_update" in r.getMessage()]
+    assert "learning_rates" in line
+    assert run("num_rounds=1").summary["sensitivity"] == "convex"
+
+
+def test_late_replies_do_not_change_the_bits_of_an_update(run: Run) -> None:
+    outcome = run("num_rounds=6", "faults.late_rate=0.5")
+    assert outcome.summary["uplink_bits_per_parameter"] == pytest.approx(8 * 654 / 650)
+
+
 def test_an_output_folder_that_cannot_be_written_fails_before_the_first_round(
     tmp_path: Path,
 ) -> None:
@@ -179,26 +227,28 @@ def test_an_output_folder_that_cannot_be_written_fails_before_the_first_round(
         RunStore(tmp_path / "file" / "run")
 
 
-def test_an_interrupt_stops_after_the_round_and_leaves_a_whole_folder(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_stops_after_the_round_and_leaves_a_whole_folder(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     import signal
 
+    number = signal.Signals[name]
     from fl_app.federated_run import FederatedRun
 
     original = FederatedRun._on_round
 
     def interrupt_in_round_two(self, outcome, evaluation):  # type: ignore[no-untyped-def]
         if outcome.server_round == 2:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return original(self, outcome, evaluation)
 
     monkeypatch.setattr(FederatedRun, "_on_round", interrupt_in_round_two)
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     outcome = run("num_rounds=9")
     assert outcome.summary["num_rounds"] == 2
     assert outcome.summary["interrupted"] is True
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "mnist").is_dir(), reason="MNIST is not in shared/data")
