@@ -1,6 +1,7 @@
 """What DP-FedPaq guarantees, to whom, and under which assumptions."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -188,10 +189,23 @@ def _assumptions(
             "post-processing: the models are functions of the uploads; what averaging and client "
             "sampling hide in addition is not counted"
         )
-    # A falling learning rate may change which bound is the smaller: conditions of each, once.
-    sensitivities = [parameters.sensitivity_in_round(t) for t in range(1, max(1, num_rounds) + 1)]
-    conditions = {sensitivity.kind: sensitivity.conditions for sensitivity in sensitivities[::-1]}
-    lines += [line for kind in conditions.values() for line in kind]
+    lines += _conditions(parameters, max(1, num_rounds))
     if parameters.is_size_public:
         lines.append("the number of records of a client is public")
     return tuple(dict.fromkeys(lines))
+
+
+def _conditions(parameters: DpFedPaqParameters, num_rounds: int) -> tuple[str, ...]:
+    """List the conditions of the sensitivities of all rounds, each kind with its largest value.
+
+    Learning rates never rise, so the convex bound only falls, and once it is the smaller of the
+    two it stays so: there are at most two kinds, the second from some round on.
+    """
+    first, last = (parameters.sensitivity_in_round(t) for t in (1, num_rounds))
+    if first.kind == last.kind:
+        return first.conditions
+    rounds = range(1, num_rounds + 1)
+    change = bisect_left(
+        rounds, True, key=lambda t: parameters.sensitivity_in_round(t).kind == last.kind
+    )
+    return (*first.conditions, *parameters.sensitivity_in_round(rounds[change]).conditions)

@@ -208,11 +208,12 @@ class DpFedPaq(RoundStrategy):
         self._collected = collected
         if collected.num_valid < self.min_replies:
             return None, None
-        if not np.isfinite(layout.flatten(layout.unflatten(averaged))).all():
+        floats = layout.unflatten(averaged)
+        if not all(np.isfinite(array).all() for array in floats.values()):
             _log.warning("round %d: dropped, its average is not finite", server_round)
             collected.num_valid = 0
             return None, None
-        model = {**model_arrays(arrays), **layout.unflatten(averaged)}
+        model = {**model_arrays(arrays), **floats}
         return model_record(model), MetricRecord({"num-replies": collected.num_valid})
 
     def run_round(

@@ -12,6 +12,7 @@ from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.dp_fedpaq.algorithm import decode_update
 from strategies.dp_fedpaq.client import train
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, parse_reply
+from tests.softmax_training import SOFTMAX
 
 Make = Callable[..., Message]
 
@@ -223,8 +224,6 @@ def test_a_model_that_is_not_finite_is_refused_before_data_is_read(
 def test_under_the_convex_bound_large_models_are_refused_before_data_is_read(
     make_request: Make, context: Context, make_trainer: type
 ) -> None:
-    from tests.dp_fedpaq.test_parameters import SOFTMAX
-
     chosen = parameters(sensitivity="convex", training=SOFTMAX, batch_size=16)
     for value, refused in ((1.1e4, True), (-1.1e4, True), (9e3, False)):
         request = make_request(chosen, 1, {"w": np.array([value], dtype=np.float32)})

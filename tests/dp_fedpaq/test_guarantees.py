@@ -9,6 +9,7 @@ from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.dp_fedpaq.guarantees import list_guarantees, spent_epsilon
 from strategies.mechanisms.accounting import compute_epsilon
 from strategies.mechanisms.closed_form import gaussian_epsilon
+from tests.softmax_training import SOFTMAX
 
 
 def parameters(**changes: object) -> DpFedPaqParameters:
@@ -72,8 +73,6 @@ def test_the_conditions_of_the_sensitivity_are_assumptions() -> None:
 
 
 def test_conditions_of_every_round_are_listed() -> None:
-    from tests.dp_fedpaq.test_parameters import SOFTMAX
-
     # 2 S = .04 in rounds 1 and 2; then the learning rate falls and the convex bound is smaller.
     chosen = parameters(
         sensitivity="convex",
@@ -88,6 +87,10 @@ def test_conditions_of_every_round_are_listed() -> None:
         lines = list_guarantees(chosen, 1.0, num_rounds=num_rounds)[0].assumptions
         assert any("float64" in line for line in lines) == listed
         assert any("clipped to L2 norm 0.02" in line for line in lines)
+    # The convex line names the largest rate under which it was used, not the last one.
+    rate = chosen.learning_rate_in_round(3)
+    lines = list_guarantees(chosen, 1.0, num_rounds=500)[0].assumptions
+    assert any(f"learning rate is public and at most {rate:g}," in line for line in lines)
 
 
 @pytest.mark.parametrize(

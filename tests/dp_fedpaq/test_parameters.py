@@ -7,29 +7,8 @@ import pytest
 
 from strategies.dp_fedpaq import DpFedPaqParameters, ParameterError
 from strategies.mechanisms.sensitivity import LocalTraining
+from tests.softmax_training import SOFTMAX
 
-SOFTMAX = LocalTraining(
-    loss="softmax_cross_entropy",
-    optimizer="sgd",
-    momentum=0.0,
-    weight_decay=0.0,
-    proximal=0.0,
-    learning_rates=(1.0,),
-    batch_size=16,
-    feature_norm=1.0,
-    has_bias=True,
-    per_example_clipping=False,
-    class_weights=False,
-    input_dropout=False,
-    trainable_lower_layers=False,
-    keeps_state_between_rounds=False,
-    float64=True,
-    data_dependent_preprocessing=False,
-    defined_for_all_records=True,
-    sampling="fixed",
-    disjoint_batches=True,
-    full_batches=True,
-)
 BASE: dict[str, object] = {
     "num_participations": 20,
     "target_epsilon": 8.0,

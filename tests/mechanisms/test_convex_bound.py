@@ -11,35 +11,14 @@ import numpy as np
 import pytest
 
 from strategies.mechanisms.convex_conditions import broken_conditions, loss_constants
-from strategies.mechanisms.sensitivity import MAX_MODEL_ENTRY, LocalTraining, convex_sensitivity
+from strategies.mechanisms.sensitivity import MAX_MODEL_ENTRY, convex_sensitivity
+from tests.softmax_training import SOFTMAX
 
 ROUNDING = 1e-12  # relative
 HUBER_THRESHOLD = 0.5
 NUM_FEATURES = 4
 
-DECLARED = LocalTraining(
-    loss="softmax_cross_entropy",
-    optimizer="sgd",
-    momentum=0.0,
-    weight_decay=0.0,
-    proximal=0.0,
-    learning_rates=(1.0,),
-    batch_size=8,
-    feature_norm=1.0,
-    has_bias=True,
-    huber_threshold=HUBER_THRESHOLD,
-    per_example_clipping=False,
-    class_weights=False,
-    input_dropout=False,
-    trainable_lower_layers=False,
-    keeps_state_between_rounds=False,
-    float64=True,
-    data_dependent_preprocessing=False,
-    defined_for_all_records=True,
-    sampling="fixed",
-    disjoint_batches=True,
-    full_batches=True,
-)
+DECLARED = dataclasses.replace(SOFTMAX, batch_size=8, huber_threshold=HUBER_THRESHOLD)
 
 
 def declare(**changes):

@@ -18,36 +18,13 @@ from strategies.mechanisms.sensitivity import (
     tighter,
     whole_update_sensitivity,
 )
+from tests.softmax_training import SOFTMAX
 
 RECORD = {"unit": "record", "neighboring_relation": "replace_one"}
 
-# R^2 = 1 + 1 = 2: softmax has G = 2, L = 1, so that eta may be up to 2.
-VALID = LocalTraining(
-    loss="softmax_cross_entropy",
-    optimizer="sgd",
-    momentum=0.0,
-    weight_decay=0.0,
-    proximal=0.0,
-    learning_rates=(1.0,),
-    batch_size=16,
-    feature_norm=1.0,
-    has_bias=True,
-    per_example_clipping=False,
-    class_weights=False,
-    input_dropout=False,
-    trainable_lower_layers=False,
-    keeps_state_between_rounds=False,
-    float64=True,
-    data_dependent_preprocessing=False,
-    defined_for_all_records=True,
-    sampling="fixed",
-    disjoint_batches=True,
-    full_batches=True,
-)
-
 
 def training(**changes):
-    return dataclasses.replace(VALID, **changes)
+    return dataclasses.replace(SOFTMAX, **changes)
 
 
 class TestWholeUpdate:
@@ -204,7 +181,7 @@ class TestConvexRefusals:
     )
     def test_other_relations_are_refused(self, unit, relation, named):
         with pytest.raises(SensitivityError) as refusal:
-            convex_sensitivity(VALID, unit=unit, neighboring_relation=relation)
+            convex_sensitivity(SOFTMAX, unit=unit, neighboring_relation=relation)
         assert [sentence.split(";")[0] for sentence in refusal.value.broken] == [named]
 
     def test_all_broken_conditions_are_named_at_once(self):
@@ -273,11 +250,11 @@ class TestMalformedDeclarations:
 
     def test_nothing_is_assumed_that_was_not_declared(self):
         declared = {
-            field.name: getattr(VALID, field.name)
+            field.name: getattr(SOFTMAX, field.name)
             for field in dataclasses.fields(LocalTraining)
             if field.name != "huber_threshold"
         }
-        assert LocalTraining(**declared) == VALID
+        assert LocalTraining(**declared) == SOFTMAX
         for name in declared:
             rest = {key: value for key, value in declared.items() if key != name}
             with pytest.raises(TypeError, match=name):
@@ -299,18 +276,18 @@ class TestSensitivity:
 
 class TestTighter:
     def test_min_of_clipping_and_convexity(self):
-        convex = convex_sensitivity(VALID, **RECORD)  # 0.25
+        convex = convex_sensitivity(SOFTMAX, **RECORD)  # 0.25
         loose, tight = (whole_update_sensitivity(s, **RECORD) for s in (0.2, 0.1))
         assert tighter(loose, convex) is tighter(convex, loose) is convex
         assert tighter(tight, convex) is tighter(convex, tight) is tight
 
     def test_of_equal_values_the_one_with_fewer_conditions(self):
-        convex = convex_sensitivity(VALID, **RECORD)
+        convex = convex_sensitivity(SOFTMAX, **RECORD)
         clipped = whole_update_sensitivity(convex.value / 2, **RECORD)
         assert tighter(clipped, convex) is tighter(convex, clipped) is clipped
 
     def test_different_relations_are_refused(self):
-        convex = convex_sensitivity(VALID, **RECORD)
+        convex = convex_sensitivity(SOFTMAX, **RECORD)
         for unit, relation in (("client", "replace_one"), ("record", "add_or_remove_one")):
             other = whole_update_sensitivity(1.0, unit=unit, neighboring_relation=relation)
             with pytest.raises(SensitivityError, match="different relations"):
@@ -322,7 +299,7 @@ class TestAllowanceForRounding:
         for rate in (0.1, 1e-9):
             exact = convex_sensitivity(training(learning_rates=(rate,)), **RECORD)
             allowed = allow_for_rounding(
-                exact, local_steps=10, batch_size=VALID.batch_size, feature_norm=1.0
+                exact, local_steps=10, batch_size=SOFTMAX.batch_size, feature_norm=1.0
             )
             assert allowed.value >= exact.value + 1e-8
             assert (allowed.value < 1.001 * exact.value) == (rate == 0.1)
