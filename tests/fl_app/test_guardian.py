@@ -142,13 +142,14 @@ def _parent(number: int) -> int:
 
 def test_a_session_of_others_is_not_ours(tmp_path: Path) -> None:
     """Whoever looks into a run's home from a shell keeps the shell."""
+    # The inner process says its number itself: until it runs, it has no environment yet.
+    inside = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    environment = {"FLWR_HOME": str(tmp_path)}
     shell = subprocess.Popen(
         [
             *(sys.executable, "-I", "-c"),
-            "import os, subprocess, sys, time\n"
-            "inner = subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
-            f" env={{'FLWR_HOME': {str(tmp_path)!r}}})\n"
-            "print(inner.pid, flush=True)\n"
+            "import subprocess, sys, time\n"
+            f"subprocess.Popen([sys.executable, '-I', '-c', {inside!r}], env={environment!r})\n"
             "time.sleep(60)",
         ],
         stdout=subprocess.PIPE,
