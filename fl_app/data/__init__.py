@@ -10,14 +10,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fl_app.data import digits, mnist
+from fl_app.data.flwr_partition import PARTITIONERS, partition_by_flwr_datasets
 from fl_app.data.partition import (
+    Groups,
     Labels,
     Partitions,
     partition_by_dirichlet,
+    partition_by_group,
     partition_by_label_shards,
+    partition_by_similarity,
     partition_iid,
 )
 from fl_app.data.records import DataError, FederatedDataset, Records
+from fl_app.plain_mapping import PlainMapping
 
 __all__ = [
     "DATASETS",
@@ -34,7 +39,9 @@ DATASETS: dict[str, str] = {
     "mnist": "MNIST from idx files in data.root: 60,000 + 10,000 images of 28x28",
 }
 
-PartitionKind = Literal["iid", "dirichlet", "label_shards"]
+PartitionKind = Literal[
+    "iid", "dirichlet", "label_shards", "similarity", "natural_id", "flwr_datasets"
+]
 
 # Keeps the partition's random numbers apart from everything else that is drawn from the seed.
 PARTITION_STREAM = 0x70617274
@@ -47,13 +54,20 @@ class PartitionSettings:
     Attributes
     ----------
     kind : str
-        "iid", "dirichlet" or "label_shards"; see `fl_app.data.partition`.
+        "iid", "dirichlet", "label_shards", "similarity", "natural_id" (see
+        `fl_app.data.partition`) or "flwr_datasets" (see `fl_app.data.flwr_partition`).
     alpha : float
         Concentration of the Dirichlet, positive (dirichlet only).
     min_records : int
         Records each client has at least, at least 1 (dirichlet only).
     labels_per_client : int
         Different labels a client has, at least 1 (label_shards only).
+    similarity : float
+        Share of the records that is dealt out at random, in [0, 1] (similarity only).
+    partitioner : str
+        Class of Flower Datasets, a key of `PARTITIONERS` (flwr_datasets only).
+    arguments : mapping or None
+        Its arguments but the number of partitions and the seed (flwr_datasets only).
 
     Raises
     ------
@@ -65,6 +79,9 @@ class PartitionSettings:
     alpha: float = 0.5
     min_records: int = 1
     labels_per_client: int = 2
+    similarity: float = 0.1
+    partitioner: str = "IidPartitioner"
+    arguments: PlainMapping | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(PartitionKind):
@@ -78,6 +95,19 @@ class PartitionSettings:
             )
         _require_int("data.partition.min_records", self.min_records, 1)
         _require_int("data.partition.labels_per_client", self.labels_per_client, 1)
+        if not _is_finite(self.similarity) or not 0 <= self.similarity <= 1:
+            raise DataError(
+                f"data.partition.similarity: {self.similarity!r}; a number in [0, 1] is needed"
+            )
+        if self.partitioner not in PARTITIONERS:
+            raise DataError(
+                f"data.partition.partitioner: {self.partitioner!r}; choose one of "
+                f"{', '.join(PARTITIONERS)}"
+            )
+        if self.arguments is not None and not isinstance(self.arguments, PlainMapping):
+            raise DataError(
+                f"data.partition.arguments: {self.arguments!r}; a PlainMapping or None is needed"
+            )
 
 
 @dataclass(frozen=True)
@@ -187,13 +217,30 @@ def _load_scaled(settings: DataSettings) -> tuple[Records, Records, int]:
 
 
 def _divide(
-    labels: Labels, num_clients: int, rng: np.random.Generator, settings: PartitionSettings
+    labels: Labels,
+    num_clients: int,
+    rng: np.random.Generator,
+    settings: PartitionSettings,
+    groups: Groups | None = None,
 ) -> Partitions:
     if settings.kind == "dirichlet":
         alpha, least = settings.alpha, settings.min_records
         return partition_by_dirichlet(labels, num_clients, rng, alpha, least)
     if settings.kind == "label_shards":
         return partition_by_label_shards(labels, num_clients, rng, settings.labels_per_client)
+    if settings.kind == "similarity":
+        return partition_by_similarity(labels, num_clients, rng, settings.similarity)
+    if settings.kind == "natural_id":
+        if groups is None:
+            raise DataError(
+                "data.partition.kind: 'natural_id'; this data set does not say whose a record is; "
+                "choose another kind"
+            )
+        return partition_by_group(groups, num_clients)
+    if settings.kind == "flwr_datasets":
+        return partition_by_flwr_datasets(
+            labels, groups, num_clients, rng, settings.partitioner, settings.arguments or {}
+        )
     return partition_iid(labels, num_clients, rng)
 
 
