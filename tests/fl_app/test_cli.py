@@ -188,7 +188,7 @@ def test_list_shows_every_file_with_its_description(fl_app):
     only = fl_app("list", "data", "models").output
     assert [line.split()[0] for line in only.splitlines()] == [
         *("data", "digits", "mnist"),
-        *("models", "cnn", "mlp", "softmax_regression"),
+        *("models", "cnn", "cnn_small", "mlp", "softmax_regression", "user"),
     ]
 
 

@@ -32,6 +32,7 @@ EXPERIMENTS = [[], *([f"experiment={name}"] for name in GROUPS["experiment"])]
 def test_every_combination_of_files_composes(strategy, experiment):
     for data, model, engine in itertools.product(*(GROUPS[g] for g in ("data", "model", "engine"))):
         choices = [f"strategy={strategy}", f"data={data}", f"model={model}", f"engine={engine}"]
+        choices += ["model.path=package.module:build"] if model == "user" else []
         made = compose_settings([*choices, *experiment])
         assert isinstance(made, RunSettings)
         assert (made.data.name, made.model.name, made.engine.name) == (data, model, engine)
