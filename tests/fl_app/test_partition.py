@@ -204,6 +204,14 @@ def test_similarity_0_sorts_by_label_and_1_is_iid():
     assert stats.chi2_contingency(held).pvalue < 1e-6
 
 
+@pytest.mark.parametrize(("similarity", "num_labels"), [(0.0, 2), (1.0, 10)])
+def test_the_settings_say_how_similar_the_clients_are(similarity, num_labels):
+    partition = PartitionSettings("similarity", similarity=similarity)
+    dataset = load_dataset(DataSettings(partition=partition), 10, 0)
+    held = labels_held(dataset.train.labels, dataset.partitions)
+    assert np.count_nonzero(held, axis=1).max() == num_labels
+
+
 def far_from_the_run(similarity: float) -> int:
     """Count records that lie far from where their client's run of sorted records can lie.
 
