@@ -38,7 +38,7 @@ MAX_MODEL_ENTRY = 1e4
 MAX_MODEL_NORM = 1e5
 """Largest L2 norm of a model that a client trains on; the allowance for rounding is based on it."""
 
-_KINDS = ("whole_update", "convex", "one_step")
+_KINDS = ("whole_update", "convex", "one_step", "dp_sgd", "published")
 
 # (unit, neighboring_relation) -> (Delta_f / S, what is compared)
 _WHOLE_UPDATE = {
@@ -73,7 +73,8 @@ class Sensitivity:
         Delta_f > 0: the largest L2 distance between the updates of two neighbouring inputs, in the
         unit of the model's parameters.
     kind : str
-        ``whole_update``, ``convex`` or ``one_step``.
+        ``whole_update``, ``convex``, ``one_step``, ``dp_sgd`` (of one step's sum of gradients) or
+        ``published`` (bounds nothing; ``mode: paper`` only).
     unit : str
         ``record`` or ``client``: what is protected.
     neighboring_relation : str
