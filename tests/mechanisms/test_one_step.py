@@ -14,31 +14,11 @@ from strategies.mechanisms.sensitivity import (
     tighter,
     whole_update_sensitivity,
 )
-from tests.softmax_training import SOFTMAX
-
-DECLARED = dataclasses.replace(
-    SOFTMAX,
-    loss="any",
-    feature_norm=None,
-    per_example_clipping=True,
-    trainable_lower_layers=True,
-    input_dropout=True,
-    class_weights=True,
-    full_batches=False,
-    sampling="poisson",
-    learning_rates=(0.5,),
-)
-ARGUMENTS = {
-    "max_grad_norm": 2.0,
-    "num_batches": 1,
-    "mixes_records": False,
-    "unit": "record",
-    "neighboring_relation": "replace_one",
-}
+from tests.one_step_training import ARGUMENTS, ONE_STEP
 
 
 def bound(changes=None, **arguments):
-    training = dataclasses.replace(DECLARED, **(changes or {}))
+    training = dataclasses.replace(ONE_STEP, **(changes or {}))
     return one_step_sensitivity(training, **{**ARGUMENTS, **arguments})
 
 
