@@ -145,7 +145,7 @@ def replace_non_finite(v: npt.ArrayLike) -> FloatArray:
     Returns
     -------
     numpy.ndarray of float64, shape of ``v``
-        A new array with finite entries only.
+        Finite entries only: ``v`` itself if it is that already, otherwise a new array.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def replace_non_finite(v: npt.ArrayLike) -> FloatArray:
         If ``v`` is not a real array.
     """
     vector = _as_float64(v)
-    return vector.copy() if np.isfinite(vector).all() else np.zeros_like(vector)
+    return vector if _is_finite(vector) else np.zeros_like(vector)
 
 
 def _as_float64(v: npt.ArrayLike) -> FloatArray:
@@ -165,9 +165,14 @@ def _as_float64(v: npt.ArrayLike) -> FloatArray:
 
 def _as_finite_float64(v: npt.ArrayLike) -> FloatArray:
     vector = _as_float64(v)
-    if not np.isfinite(vector).all():
+    if not _is_finite(vector):
         raise ValueError("v must have finite entries only; got a NaN or an infinity")
     return vector
+
+
+def _is_finite(vector: FloatArray) -> bool:
+    """Decide whether all entries are finite; a moderate norm says so at a third of the cost."""
+    return _moderate_norm(vector) is not None or bool(np.isfinite(vector).all())
 
 
 def _scale_to_unit(vector: FloatArray) -> tuple[FloatArray, int]:

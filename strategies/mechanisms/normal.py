@@ -109,8 +109,8 @@ def normal_numbers(draw: DrawWords, size: int) -> Floats:
     -------
     ndarray of float64, shape (size,)
         Symmetric about 0. Formal guarantee: the law is N(0, 1) up to float64 rounding. A number
-        inside a rectangle is uniform on 2^52 equally spaced points; the boxes' areas and comparisons
-        are rounded (total variation below 1e-12); the tail reaches 9.3 standard deviations.
+        inside a rectangle is uniform on 2^52 equally spaced points; areas and comparisons are
+        rounded (total variation below 1e-12); the tail reaches 9.3 standard deviations.
         `size` words are used first, in order, then three for each candidate of the remainder.
     """
     pieces = cut_density()
@@ -149,7 +149,8 @@ def _remainder(draw: DrawWords, candidates: int, pieces: Pieces) -> Floats:
     numbers[tail] = -ndtri(across[tail] * (0.5 * pieces.tail))
     signs = 1.0 - 2.0 * (words[0] & np.uint64(1)).astype(np.float64)
     numbers *= signs
-    return numbers[accepted | tail]
+    drawn: Floats = numbers[accepted | tail]
+    return drawn
 
 
 def _density(x: float) -> float:

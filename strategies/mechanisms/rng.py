@@ -36,7 +36,7 @@ class Stream(ABC):
         """Draw `size` uniform 64-bit words, a new array."""
 
     def half_words(self, size: int) -> NDArray[np.uint32]:
-        """Draw `size` uniform 32-bit words: the lower half of a word first; whole words are used."""
+        """Draw `size` uniform 32-bit words, the lower half of a word first; an odd half is lost."""
         words = self.words((size + 1) // 2).astype("<u8", copy=False)
         return words.view("<u4")[:size].astype(np.uint32, copy=False)
 
