@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
@@ -26,7 +27,7 @@ from strategies.dp_fedpaq.messages import (
     upload_reply,
 )
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.mechanisms.layout import ArrayLayout
+from strategies.dp_fedpaq.received_model import ReceivedModel, receive_model
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
@@ -43,7 +44,7 @@ class LocalWork:
     Attributes
     ----------
     arrays : dict of str to ndarray
-        The global model x, as the server sent it.
+        The global model x, as the server sent it; the caller's own, to write to.
     batches : list of ndarray of int64
         One batch of record indices for each local step, in order.
     batch_size : int
@@ -117,7 +118,7 @@ def train(
     """
     try:
         request = parse_request(message)
-        start, layout = _read_model(request)
+        model = _read_model(request)
     except (MessageError, ParameterError, SensitivityError, ValueError) as error:
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
@@ -127,7 +128,7 @@ def train(
     last_round, participations, agreed = _participations(context)
     if request.server_round <= last_round:
         return error_reply(message, REFUSED, "round already answered")
-    digest = hashlib.sha256(f"{parameters.to_json()}\n{terms}".encode()).hexdigest()
+    digest = _digest(parameters.to_json(), terms)
     if agreed not in (None, digest):
         return error_reply(message, REFUSED, "parameters changed within a run")
     if participations >= parameters.num_participations:
@@ -148,7 +149,7 @@ def train(
     client = int(context.node_config.get("partition-id", context.node_id))
     streams = UploadStreams(randomness, request.server_round, client)
     work = LocalWork(
-        arrays=request.arrays,
+        arrays=model.copy_arrays(),
         batches=draw_records(parameters, records, streams.records) if enough else [],
         batch_size=parameters.batch_size,
         learning_rate=parameters.learning_rate_in_round(request.server_round),
@@ -157,29 +158,34 @@ def train(
     )
     loss, failed = None, False
     try:
-        trained, loss = local_update(work) if enough else (request.arrays, None)
-        upload = local_round(start, trained, layout, parameters, mechanism, streams)
+        trained, loss = local_update(work) if enough else (model.arrays, None)
+        upload = local_round(model.vector, trained, model.layout, parameters, mechanism, streams)
     except Exception:
         _log.exception("local training failed")
         if mechanism is None:
             return error_reply(message, FAILED, "local training failed")
         # The failure may depend on the data: to the server it looks like any other upload.
         failed = True
-        unchanged = layout.unflatten(start)
-        upload = local_round(start, unchanged, layout, parameters, mechanism, streams)
+        unchanged = model.layout.unflatten(model.vector)
+        upload = local_round(model.vector, unchanged, model.layout, parameters, mechanism, streams)
     experiment = parameters.randomness == "seeded"
     return upload_reply(message, upload, loss if experiment else None, failed and experiment)
 
 
-def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
-    """Return the model's vector and layout, checked before any data is read."""
-    layout = ArrayLayout.of(request.arrays)
-    start = layout.flatten(request.arrays)
-    if not np.isfinite(start).all():
+def _read_model(request: Request) -> ReceivedModel:
+    """Return the model, checked before any data is read."""
+    model = receive_model(request.arrays)
+    if not model.is_finite:
         raise MessageError("model with a number that is not finite")
     if request.parameters.sensitivity == "convex":
-        check_model(start)
-    return start, layout
+        check_model(model.vector)
+    return model
+
+
+# The same for all requests of a run.
+@lru_cache(maxsize=4)
+def _digest(parameters: str, terms: str) -> str:
+    return hashlib.sha256(f"{parameters}\n{terms}".encode()).hexdigest()
 
 
 def _remember(context: Context, server_round: int, participations: int, digest: str) -> None:

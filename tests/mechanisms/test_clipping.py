@@ -204,7 +204,7 @@ class TestClipEdgeCases:
 
 class TestReplaceNonFinite:
     @given(finite_arrays)
-    def test_finite_arrays_pass_unchanged_in_a_new_array(self, v):
+    def test_finite_arrays_are_returned_as_they_are(self, v):
         replaced = replace_non_finite(v)
         assert np.array_equal(replaced, v)
         assert replaced is v
