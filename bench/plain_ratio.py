@@ -125,13 +125,18 @@ def plain(model: str, num_clients: int, num_sampled: int, rounds: int) -> list[f
 def _bench_work(model: str, num_clients: int) -> Iterator[None]:
     """Put the bench's model and data in the place of the built-in ones."""
     dataset = Digits(model, num_clients)
+
+    def build_model(*_: Any) -> nn.Module:
+        return build(model)
+
+    def load_dataset(*_: Any) -> Digits:
+        return dataset
+
     with contextlib.ExitStack() as stack:
         for module in ("local_task", "federated_run"):
-            stack.enter_context(
-                mock.patch(f"fl_app.{module}.build_model", side_effect=lambda *_: build(model))
-            )
+            stack.enter_context(mock.patch(f"fl_app.{module}.build_model", build_model))
         for module in ("local_task", "server_app"):
-            stack.enter_context(mock.patch(f"fl_app.{module}.load_dataset", return_value=dataset))
+            stack.enter_context(mock.patch(f"fl_app.{module}.load_dataset", load_dataset))
         yield
 
 
