@@ -295,7 +295,11 @@ def _index_batches(
             f"batches: indices in [{int(joined.min())}, {int(joined.max())}]; "
             f"[0, {num_records}) is allowed"
         )
-    used, positions = np.unique(joined, return_inverse=True)
+    # What np.unique(joined, return_inverse=True) gives, without sorting.
+    is_used = np.zeros(num_records, dtype=bool)
+    is_used[joined] = True
+    used = np.flatnonzero(is_used)
+    positions = (np.cumsum(is_used) - 1)[joined]
     ends = np.cumsum([len(batch) for batch in batches])[:-1]
     return used, [torch.from_numpy(part) for part in np.split(positions, ends)]
 

@@ -82,9 +82,7 @@ def subtract_models(
     trained: Mapping[str, NDArray[np.generic]], start: Vector, layout: ArrayLayout
 ) -> Vector:
     """Return x_E - x as a float64 vector of shape (d,)."""
-    update = layout.flatten(trained)
-    update -= start
-    return update
+    return layout.subtract(trained, start)
 
 
 # Alg. 2, step 4: whatever is not a number becomes zero; the whole update is clipped.

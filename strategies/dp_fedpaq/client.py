@@ -5,9 +5,10 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from strategies.device_state import ContextState, DeviceState
@@ -20,7 +21,6 @@ from strategies.dp_fedpaq.algorithm import (
     local_round,
 )
 from strategies.dp_fedpaq.messages import (
-    ARRAYS,
     FAILED,
     REFUSED,
     MessageError,
@@ -31,7 +31,7 @@ from strategies.dp_fedpaq.messages import (
     upload_reply,
 )
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.mechanisms.layout import ArrayLayout
+from strategies.dp_fedpaq.received_model import ReceivedModel, receive_model
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
@@ -52,7 +52,7 @@ class LocalWork:
     Attributes
     ----------
     arrays : dict of str to ndarray
-        The global model x, as the server sent it.
+        The global model x, as the server sent it; the caller's own, to write to.
     batches : list of ndarray of int64
         One batch of record indices for each local step, in order.
     batch_size : int
@@ -139,7 +139,7 @@ def train(
     """
     try:
         request = parse_request(message)
-        start, layout = _read_model(request)
+        model = _read_model(request)
     except (MessageError, ParameterError, SensitivityError, ValueError) as error:
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
@@ -150,11 +150,11 @@ def train(
     entry = memory.read_entry(METHOD)
     if request.server_round < entry.last_round:
         return error_reply(message, REFUSED, "round already answered")
-    agreed = hashlib.sha256(f"{parameters.to_json()}\n{terms}".encode()).hexdigest()
+    agreed = _digest(parameters.to_json(), terms)
     if entry.terms not in ("", agreed):
         return error_reply(message, REFUSED, "parameters changed within a run")
     secret = parameters.randomness == "secret"
-    asked = _hash_request(message, request, agreed) if secret else _SEEDED
+    asked = _hash_request(request, agreed) if secret else _SEEDED
     charged = request.server_round == entry.last_round and entry.request != ""
     if charged and secret:
         if asked == entry.request and entry.reply:
@@ -177,7 +177,7 @@ def train(
         entry = replace(entry, participations=entry.participations + 1, request=asked)
         memory.write_entry(entry)
     client = int(context.node_config.get("partition-id", context.node_id))
-    upload, loss, failed = _make_upload(request, start, layout, records, client, local_update)
+    upload, loss, failed = _make_upload(request, model, records, client, local_update)
     if upload is None:
         return error_reply(message, FAILED, "local training failed")
     if secret:
@@ -189,8 +189,7 @@ def train(
 
 def _make_upload(
     request: Request,
-    start: NDArray[np.float64],
-    layout: ArrayLayout,
+    model: ReceivedModel,
     records: int,
     client: int,
     local_update: LocalUpdate,
@@ -211,7 +210,7 @@ def _make_upload(
 
     in_steps = parameters.mechanism == "dp_sgd" and mechanism is not None
     work = LocalWork(
-        arrays=request.arrays,
+        arrays=model.copy_arrays(),
         batches=draw_records(parameters, records, streams.records) if enough else [],
         batch_size=parameters.batch_size,
         learning_rate=parameters.learning_rate_in_round(request.server_round),
@@ -221,30 +220,31 @@ def _make_upload(
         step_noise=step_noise if in_steps else None,
     )
     try:
-        trained, loss = local_update(work) if enough else (request.arrays, None)
-        return local_round(start, trained, layout, parameters, mechanism, streams), loss, False
+        trained, loss = local_update(work) if enough else (model.arrays, None)
+        upload = local_round(model.vector, trained, model.layout, parameters, mechanism, streams)
+        return upload, loss, False
     except Exception:
         _log.exception("local training failed")
     if not parameters.adds_noise:
         return None, None, True
-    unchanged = start
+    unchanged = model.vector
     if in_steps:
         # As if every batch had been empty.
         scale = work.learning_rate / work.batch_size
         for step in range(len(work.batches)):
-            unchanged = unchanged - scale * step_noise(step, start.size)
-    arrays = layout.unflatten(unchanged)
-    return local_round(start, arrays, layout, parameters, mechanism, streams), None, True
+            unchanged = unchanged - scale * step_noise(step, unchanged.size)
+    arrays = model.layout.unflatten(unchanged)
+    upload = local_round(model.vector, arrays, model.layout, parameters, mechanism, streams)
+    return upload, None, True
 
 
-def _hash_request(message: Message, request: Request, agreed: str) -> str:
+def _hash_request(request: Request, agreed: str) -> str:
     """Return the digest of all that a round's upload depends on, besides the data."""
-    record = message.content[ARRAYS]
-    assert isinstance(record, ArrayRecord)
-    heads = [[name, each.dtype, list(each.shape), each.stype] for name, each in record.items()]
-    sizes = [len(each.data) for each in record.values()]
+    arrays = request.arrays
+    heads = [[name, each.dtype, list(each.shape), each.stype] for name, each in arrays.items()]
+    sizes = [len(each.data) for each in arrays.values()]
     digest = hashlib.sha256(json.dumps([request.server_round, agreed, heads, sizes]).encode())
-    for each in record.values():
+    for each in arrays.values():
         digest.update(each.data)
     return digest.hexdigest()
 
@@ -257,12 +257,17 @@ def _describe_releases(parameters: DpFedPaqParameters, records: int) -> str:
     return json.dumps({**asdict(releases), "delta": parameters.target_delta})
 
 
-def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
-    """Return the model's vector and layout, checked before any data is read."""
-    layout = ArrayLayout.of(request.arrays)
-    start = layout.flatten(request.arrays)
-    if not np.isfinite(start).all():
+def _read_model(request: Request) -> ReceivedModel:
+    """Return the model, checked before any data is read."""
+    model = receive_model(request.arrays)
+    if not model.is_finite:
         raise MessageError("model with a number that is not finite")
     if request.parameters.sensitivity in EXACT_SENSITIVITIES:
-        check_model(start)
-    return start, layout
+        check_model(model.vector)
+    return model
+
+
+# The same for all requests of a run.
+@lru_cache(maxsize=4)
+def _digest(parameters: str, terms: str) -> str:
+    return hashlib.sha256(f"{parameters}\n{terms}".encode()).hexdigest()

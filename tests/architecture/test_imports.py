@@ -38,7 +38,7 @@ PURE_LIBRARIES = {"numpy", "scipy"} | (
     set(sys.stdlib_module_names) - {"logging", "random", "pickle", "marshal", "shelve"}
 )
 # The files of a method that know Flower; everything else in its folder is its core.
-FLOWER_GLUE = ("client", "server", "messages", "replies")
+FLOWER_GLUE = ("client", "server", "messages", "received_model", "replies")
 GLUE_NAMES = "|".join(FLOWER_GLUE)
 METHOD_CORE = re.compile(rf"strategies\.(?!mechanisms\.)(\w+)\.(?!(?:{GLUE_NAMES})$)\w+")
 
