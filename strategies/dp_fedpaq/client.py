@@ -1,14 +1,16 @@
 """The client side of DP-FedPaq: unpack, one round, pack; and the client's own refusals."""
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from numpy.typing import NDArray
 
+from strategies.device_state import ContextState, DeviceState
 from strategies.dp_fedpaq.algorithm import (
     UploadStreams,
     client_mechanism,
@@ -16,6 +18,7 @@ from strategies.dp_fedpaq.algorithm import (
     local_round,
 )
 from strategies.dp_fedpaq.messages import (
+    ARRAYS,
     FAILED,
     REFUSED,
     MessageError,
@@ -32,7 +35,9 @@ from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
 from strategies.mechanisms.sensitivity import SensitivityError, check_model
 
-_STATE = "dp_fedpaq"
+METHOD = "dp_fedpaq"
+# In place of a request's digest, which a seeded run has no use for.
+_SEEDED = "seeded"
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +81,7 @@ def train(
     local_update: LocalUpdate,
     accepts: Callable[[DpFedPaqParameters], bool] | None = None,
     terms: str = "",
+    state: DeviceState | None = None,
 ) -> Message:
     """Answer a training request with a private upload.
 
@@ -84,8 +90,8 @@ def train(
     message : Message
         The server's request.
     context : Context
-        The node's context. Its state counts this run's participations; ``partition-id`` of its
-        node configuration names the streams of a seeded run.
+        The node's context; ``partition-id`` of its node configuration names the streams of a
+        seeded run.
     num_records : int or callable
         n_k, or a function that reads the data and returns it. The function is called only once
         the request has passed all checks.
@@ -96,6 +102,9 @@ def train(
     terms : str
         Whatever else the local training depends on (the application's settings). It may not
         change within a run, just as the parameters may not.
+    state : DeviceState or None
+        What the client remembers of the run: its participations above all. None: the context's
+        own state, which is lost when the node restarts.
 
     Returns
     -------
@@ -110,8 +119,10 @@ def train(
       parameters has been added. A client sits out if its participations are used up, or if it has
       too few records where their number is public (unit record under replace_one, or no noise);
       where it is not, it uploads noise alone.
-    * A round is answered at most once, and the first request's parameters and terms hold for the
-      run. That these are the ones the report names is up to `accepts`: without it, the client
+    * No round is drawn twice: a repeated request gets the same bytes as the first, and nothing is
+      charged. In a secret run these are the stored ones, and only the very same request gets them;
+      a seeded run computes them again. An earlier round is refused.
+    * The first request's parameters and terms hold for the run. That these are the ones the report names is up to `accepts`: without it, the client
       believes the server.
     * Values for experiments (the training loss) are added in seeded runs only.
     """
@@ -124,16 +135,26 @@ def train(
     parameters = request.parameters
     if accepts is not None and not accepts(parameters):
         return error_reply(message, REFUSED, "parameters refused by the client")
-    last_round, participations, agreed = _participations(context)
-    if request.server_round <= last_round:
+    memory = ContextState(context) if state is None else state
+    entry = memory.read_entry(METHOD)
+    if request.server_round < entry.last_round:
         return error_reply(message, REFUSED, "round already answered")
     digest = hashlib.sha256(f"{parameters.to_json()}\n{terms}".encode()).hexdigest()
-    if agreed not in (None, digest):
+    if entry.terms not in ("", digest):
         return error_reply(message, REFUSED, "parameters changed within a run")
-    if participations >= parameters.num_participations:
-        return ineligible_reply(message)
-    # Before any data is read: whatever follows, this round is not answered again.
-    _remember(context, request.server_round, participations, digest)
+    secret = parameters.randomness == "secret"
+    asked = _digest(message, request, digest) if secret else _SEEDED
+    charged = request.server_round == entry.last_round and entry.request != ""
+    if charged and secret:
+        if asked == entry.request and entry.reply:
+            return upload_reply(message, entry.reply, None, False)
+        return error_reply(message, REFUSED, "round already answered")
+    if not charged:
+        if entry.participations >= parameters.num_participations:
+            return ineligible_reply(message)
+        # Before any data is read: whatever follows, no earlier round is answered from here on.
+        entry = replace(entry, last_round=request.server_round, terms=digest, request="", reply=b"")
+        memory.write_entry(entry)
     try:
         records = num_records() if callable(num_records) else num_records
     except Exception:
@@ -142,7 +163,9 @@ def train(
     enough = records >= parameters.min_records
     if not enough and parameters.is_size_public:
         return ineligible_reply(message)
-    _remember(context, request.server_round, participations + 1, digest)
+    if not charged:
+        entry = replace(entry, participations=entry.participations + 1, request=asked)
+        memory.write_entry(entry)
     mechanism = client_mechanism(parameters, request.server_round, records)
     randomness = Randomness(parameters.randomness, parameters.seed)
     client = int(context.node_config.get("partition-id", context.node_id))
@@ -167,8 +190,10 @@ def train(
         failed = True
         unchanged = layout.unflatten(start)
         upload = local_round(start, unchanged, layout, parameters, mechanism, streams)
-    experiment = parameters.randomness == "seeded"
-    return upload_reply(message, upload, loss if experiment else None, failed and experiment)
+    if secret:
+        memory.write_entry(replace(entry, reply=upload))
+        return upload_reply(message, upload, None, False)
+    return upload_reply(message, upload, loss, failed)
 
 
 def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
@@ -182,16 +207,14 @@ def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
     return start, layout
 
 
-def _remember(context: Context, server_round: int, participations: int, digest: str) -> None:
-    context.state[_STATE] = ConfigRecord(
-        {"last-round": server_round, "participations": participations, "parameters": digest}
-    )
-
-
-def _participations(context: Context) -> tuple[int, int, str | None]:
-    """Return the last round answered, the participations, and the digest of their parameters."""
-    record = context.state.get(_STATE)
-    if not isinstance(record, ConfigRecord):
-        return 0, 0, None
-    last_round, count, digest = (record[k] for k in ("last-round", "participations", "parameters"))
-    return int(last_round), int(count), str(digest)  # type: ignore[arg-type]
+def _digest(message: Message, request: Request, terms: str) -> str:
+    """Return the digest of all that a round's upload depends on, besides the data."""
+    digest = hashlib.sha256()
+    record = message.content[ARRAYS]
+    assert isinstance(record, ArrayRecord)
+    heads = [[name, each.dtype, list(each.shape), each.stype] for name, each in record.items()]
+    sizes = [len(each.data) for each in record.values()]
+    digest.update(json.dumps([request.server_round, terms, heads, sizes]).encode())
+    for each in record.values():
+        digest.update(each.data)
+    return digest.hexdigest()
