@@ -8,6 +8,7 @@ from fl_app.data import FederatedDataset, Records, load_dataset
 from fl_app.local_training import StepSettings, train_steps
 from fl_app.models import build_model
 from fl_app.settings import RunSettings
+from strategies.device_state import DeviceState
 from strategies.dp_fedpaq.client import LocalWork, Trained
 
 
@@ -21,10 +22,19 @@ class LocalTask:
         Number of the client's partition.
     num_partitions : int
         Number of partitions in the run.
+    state : DeviceState or None
+        What the client remembers of the run; None: the method's choice.
     """
 
-    def __init__(self, settings: RunSettings, partition_id: int, num_partitions: int) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        partition_id: int,
+        num_partitions: int,
+        state: DeviceState | None = None,
+    ) -> None:
         self.settings = settings
+        self.state = state
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None

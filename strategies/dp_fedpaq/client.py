@@ -122,8 +122,8 @@ def train(
     * No round is drawn twice: a repeated request gets the same bytes as the first, and nothing is
       charged. In a secret run these are the stored ones, and only the very same request gets them;
       a seeded run computes them again. An earlier round is refused.
-    * The first request's parameters and terms hold for the run. That these are the ones the report names is up to `accepts`: without it, the client
-      believes the server.
+    * The first request's parameters and terms hold for the run. That these are the ones the report
+      names is up to `accepts`: without it, the client believes the server.
     * Values for experiments (the training loss) are added in seeded runs only.
     """
     try:

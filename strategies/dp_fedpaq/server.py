@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -252,6 +253,25 @@ class DpFedPaq(RoundStrategy):
         if not losses or self._parameters.randomness == "secret":
             return None
         return math.fsum(losses) / len(losses)
+
+    def export_state(self) -> dict[str, Any]:
+        """Return how often each client has been charged, and the number of rounds so far."""
+        return {
+            "num_rounds": self._num_rounds,
+            "participations": sorted(self.participations.items()),
+        }
+
+    def import_state(self, state: dict[str, Any]) -> None:
+        """Take over what `export_state` returned, or the same after a detour through JSON."""
+        try:
+            participations = dict(state["participations"])
+            counts = [state["num_rounds"], *participations, *participations.values()]
+        except (KeyError, TypeError, ValueError):
+            counts = [None]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("state of a strategy: what export_state returns is needed")
+        self._num_rounds = counts[0]
+        self.participations = Counter(participations)
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""

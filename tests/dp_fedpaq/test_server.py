@@ -1,5 +1,6 @@
 """The server: bad replies are counted and dropped, and the sum does not depend on their order."""
 
+import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -299,6 +300,60 @@ def test_the_callback_can_stop_the_run() -> None:
     grid = RecordingGrid(make_app(), 2)
     start(strategy(on_round=lambda row, _: row.server_round < 2), grid, num_rounds=9)
     assert len(grid.requests) == 4
+
+
+def test_a_run_can_be_cut_anywhere_and_go_on() -> None:
+    """A strategy of the same parameters ends where the whole run ends, in model and in counts."""
+    common = {"num_sampled_clients": 2, "max_participations": 3}
+    rows: list[int] = []
+    evaluated: list[int] = []
+
+    def evaluate(server_round: int, _: ArrayRecord) -> None:
+        evaluated.append(server_round)
+
+    whole = strategy(**common, on_round=lambda row, _: rows.append(row.server_round))
+    grid = RecordingGrid(make_app(), 4)
+    expected = whole.start(grid, record(), num_rounds=6, evaluate_fn=evaluate).arrays
+    cut = strategy(**common, on_round=lambda row, _: row.server_round < 4)
+    grid = RecordingGrid(make_app(), 4)
+    half = cut.start(grid, record(), num_rounds=6).arrays
+    rest = strategy(**common, on_round=lambda row, _: rows.append(row.server_round))
+    rest.import_state(json.loads(json.dumps(cut.export_state())))
+    ended = rest.start(grid, half, num_rounds=6, evaluate_fn=evaluate, first_round=5).arrays
+    assert (rows, evaluated) == ([1, 2, 3, 4, 5, 6, 5, 6], [0, 1, 2, 3, 4, 5, 6, 5, 6])
+    assert all(expected[name].data == ended[name].data for name in MODEL)
+    assert rest.participations == whole.participations
+    assert rest.epsilon() == whole.epsilon()
+    assert rest.guarantees() == whole.guarantees()
+    finished = rest.start(grid, ended, num_rounds=6, first_round=7).arrays
+    assert finished is ended
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"num_rounds": 2},
+        {"num_rounds": True, "participations": []},
+        {"num_rounds": 2, "participations": [[1, -1]]},
+        {"num_rounds": 2, "participations": [[1, 2.0]]},
+        {"num_rounds": 2, "participations": [["1", 2]]},
+        {"num_rounds": 2, "participations": [[1]]},
+        {"num_rounds": 2, "participations": 3},
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(state: dict) -> None:
+    chosen = strategy()
+    with pytest.raises(ValueError, match="what export_state returns"):
+        chosen.import_state(state)
+    assert not chosen.participations
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.0])
+def test_rounds_are_counted_from_one(number: int) -> None:
+    with pytest.raises(ValueError, match="first_round"):
+        strategy().start(RecordingGrid(make_app(), 2), record(), first_round=number)
 
 
 @pytest.mark.parametrize(
