@@ -215,6 +215,7 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
             given == dataclasses.replace(expected, num_participations=given.num_participations)
         ),
         terms=terms,
+        state=task.state,
     )
 
 

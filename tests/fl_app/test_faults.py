@@ -249,7 +249,7 @@ def test_the_ledger_counts_what_was_sent_not_what_arrived() -> None:
     assert sum(lost) > 0
     assert [outcome.num_failures for outcome in results] == lost
     assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in lost]
-    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    assert dict(strategy.tally.uploads) == dict.fromkeys(range(CLIENTS), 5)
     faultless, _ = run_strategy(FaultSettings())
     assert strategy.epsilon() == faultless.epsilon()
 
@@ -261,7 +261,7 @@ def test_late_replies_are_dropped_as_stale() -> None:
     assert sum(late[:-1]) > 0
     assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in late]
     assert [outcome.num_failures for outcome in results] == late
-    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    assert dict(strategy.tally.uploads) == dict.fromkeys(range(CLIENTS), 5)
     # They did travel: their bytes count in the round in which they arrive.
     one = results[0].uplink_bytes // results[0].num_replies
     arrived = [CLIENTS - now + before for now, before in zip(late, [0, *late], strict=False)]
