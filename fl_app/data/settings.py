@@ -73,7 +73,8 @@ class DataSettings:
     partition : PartitionSettings
         How training records are divided among clients.
     test_fraction : float
-        Share of the public test set, in (0, 1), for sets without one of their own (digits).
+        Share of the public test set, in (0, 1), for sets without one of their own (digits,
+        heart_disease).
     writer_labels : str or None
         QMNIST's label file of the training images, or its folder (mnist only).
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fl_app.data.digits import read_digits
+from fl_app.data.heart_disease import read_heart_disease
 from fl_app.data.mnist import read_mnist
 
 if TYPE_CHECKING:
@@ -43,5 +44,9 @@ SOURCES: dict[str, Source] = {
         "MNIST from idx files in data.root: 60,000 + 10,000 images of 28x28; 539 writers",
         lambda settings: read_mnist(settings.root, settings.writer_labels),
         ("writer_labels",),
+    ),
+    "heart_disease": Source(
+        "UCI heart disease from data.root: 920 patients of 4 hospitals",
+        lambda settings: read_heart_disease(settings.root, settings.test_fraction),
     ),
 }
