@@ -77,6 +77,10 @@ class DataSettings:
         heart_disease).
     writer_labels : str or None
         QMNIST's label file of the training images, or its folder (mnist only).
+    window, stride : int
+        Rows of a window, and from one window's beginning to the next, at least 1 (har_geotec only).
+    num_test_subjects : int
+        People who are held out as the public test set, at least 1 (har_geotec only).
 
     Raises
     ------
@@ -91,6 +95,9 @@ class DataSettings:
     partition: PartitionSettings = field(default_factory=PartitionSettings)
     test_fraction: float = 0.2
     writer_labels: str | None = None
+    window: int = 128
+    stride: int = 64
+    num_test_subjects: int = 5
 
     def __post_init__(self) -> None:
         if self.name not in SOURCES:
@@ -108,6 +115,8 @@ class DataSettings:
             raise DataError(
                 f"data.test_fraction: {self.test_fraction!r}; a number in (0, 1) is needed"
             )
+        for key in ("window", "stride", "num_test_subjects"):
+            require_int(f"data.{key}", getattr(self, key), 1)
         self._refuse_keys_of_others()
 
     def _refuse_keys_of_others(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fl_app.data.digits import read_digits
+from fl_app.data.har_geotec import read_har_geotec
 from fl_app.data.heart_disease import read_heart_disease
 from fl_app.data.mnist import read_mnist
 
@@ -48,5 +49,12 @@ SOURCES: dict[str, Source] = {
     "heart_disease": Source(
         "UCI heart disease from data.root: 920 patients of 4 hospitals",
         lambda settings: read_heart_disease(settings.root, settings.test_fraction),
+    ),
+    "har_geotec": Source(
+        "activities of 23 people from a phone's motion sensors, from sp_raw.npz in data.root",
+        lambda settings: read_har_geotec(
+            settings.root, settings.window, settings.stride, settings.num_test_subjects
+        ),
+        ("window", "stride", "num_test_subjects"),
     ),
 }

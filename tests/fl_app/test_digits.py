@@ -107,6 +107,9 @@ def label_count(dataset: FederatedDataset, client: int) -> int:
         ("offset", 1e39),
         ("test_fraction", 1.0),
         ("writer_labels", ""),
+        ("window", 0),
+        ("stride", 1.5),
+        ("num_test_subjects", True),
     ],
 )
 def test_data_settings_name_the_bad_key_and_value(key, value):

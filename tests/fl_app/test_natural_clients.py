@@ -106,6 +106,7 @@ def test_an_open_number_of_clients_needs_natural_clients():
     ("name", "key", "value"),
     [
         ("digits", "writer_labels", "here"),
+        ("mnist", "num_test_subjects", 1),
     ],
 )
 def test_a_key_of_another_source_is_refused(name, key, value):
