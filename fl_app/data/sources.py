@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fl_app.data.cifar10 import read_cifar10
 from fl_app.data.digits import read_digits
 from fl_app.data.har_geotec import read_har_geotec
 from fl_app.data.heart_disease import read_heart_disease
@@ -45,6 +46,10 @@ SOURCES: dict[str, Source] = {
         "MNIST from idx files in data.root: 60,000 + 10,000 images of 28x28; 539 writers",
         lambda settings: read_mnist(settings.root, settings.writer_labels),
         ("writer_labels",),
+    ),
+    "cifar10": Source(
+        "CIFAR-10 from cifar-10-batches-py in data.root: 50,000 + 10,000 colour images of 32x32",
+        lambda settings: read_cifar10(settings.root),
     ),
     "heart_disease": Source(
         "UCI heart disease from data.root: 920 patients of 4 hospitals",
