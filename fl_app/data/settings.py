@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from fl_app.data.records import DataError
 from fl_app.data.sources import SOURCES
+from fl_app.import_path import check_import_path
 
 PartitionKind = Literal["iid", "dirichlet", "label_shards", "natural_id"]
 
@@ -75,6 +76,8 @@ class DataSettings:
     test_fraction : float
         Share of the public test set, in (0, 1), for sets without one of their own (digits,
         heart_disease).
+    path : str or None
+        Import path package.module:name of the user's own reader (user only).
     writer_labels : str or None
         QMNIST's label file of the training images, or its folder (mnist only).
     window, stride : int
@@ -94,6 +97,7 @@ class DataSettings:
     offset: float = 0.3
     partition: PartitionSettings = field(default_factory=PartitionSettings)
     test_fraction: float = 0.2
+    path: str | None = None
     writer_labels: str | None = None
     window: int = 128
     stride: int = 64
@@ -115,6 +119,11 @@ class DataSettings:
             raise DataError(
                 f"data.test_fraction: {self.test_fraction!r}; a number in (0, 1) is needed"
             )
+        if self.path is not None:
+            try:
+                check_import_path("data.path", self.path)
+            except ValueError as error:
+                raise DataError(str(error)) from None
         for key in ("window", "stride", "num_test_subjects"):
             require_int(f"data.{key}", getattr(self, key), 1)
         self._refuse_keys_of_others()

@@ -11,6 +11,7 @@ from fl_app.data.digits import read_digits
 from fl_app.data.har_geotec import read_har_geotec
 from fl_app.data.heart_disease import read_heart_disease
 from fl_app.data.mnist import read_mnist
+from fl_app.data.user import read_user_data
 
 if TYPE_CHECKING:
     from fl_app.data.records import RawDataset
@@ -61,5 +62,10 @@ SOURCES: dict[str, Source] = {
             settings.root, settings.window, settings.stride, settings.num_test_subjects
         ),
         ("window", "stride", "num_test_subjects"),
+    ),
+    "user": Source(
+        "your own: a function named by data.path",
+        lambda settings: read_user_data(settings.path, settings.root),
+        ("path",),
     ),
 }

@@ -107,6 +107,8 @@ def label_count(dataset: FederatedDataset, client: int) -> int:
         ("offset", 1e39),
         ("test_fraction", 1.0),
         ("writer_labels", ""),
+        ("path", "reader"),
+        ("path", "my-module:read"),
         ("window", 0),
         ("stride", 1.5),
         ("num_test_subjects", True),

@@ -105,7 +105,9 @@ def test_an_open_number_of_clients_needs_natural_clients():
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
+        ("digits", "path", "mine:read"),
         ("digits", "writer_labels", "here"),
+        ("user", "window", 64),
         ("mnist", "num_test_subjects", 1),
     ],
 )
