@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fl_app import cli
+from fl_app.conf_folder import find_conf
 from fl_app.errors import ConfigError
 from fl_app.hydra_jobs import RunWords, parse_words
 from tests.fl_app.ended import assert_refused, list_files
@@ -187,8 +188,8 @@ def test_list_shows_every_file_with_its_description(fl_app):
         assert words in ended.output
     only = fl_app("list", "data", "models").output
     assert [line.split()[0] for line in only.splitlines()] == [
-        *("data", "digits", "mnist"),
-        *("models", "cnn", "mlp", "softmax_regression"),
+        *("data", *sorted(path.stem for path in (find_conf() / "data").glob("*.yaml"))),
+        *("models", *sorted(path.stem for path in (find_conf() / "model").glob("*.yaml"))),
     ]
 
 

@@ -192,7 +192,7 @@ OWN_FILES = [
     ("data: {partition: [1]}", "experiment: 'mine'; allowed: what can be read ("),
     ("strategy: {a: b: c", "experiment: 'mine'; allowed: what can be read ("),
     ("- 1", "experiment: 'mine'; allowed: what can be read ("),
-    ("defaults:\n  - override /data: mnits", "data: 'mnits'; allowed: digits, mnist; did you mean"),
+    ("defaults:\n  - override /data: mnits", "data: 'mnits'; allowed: "),
 ]
 
 
