@@ -203,20 +203,25 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
 
 
 def check_data(settings: RunSettings) -> None:
-    """Load and divide the data once, so that what is missing is said before anything starts.
+    """Load the data and build the model once: what is missing is said before anything starts.
 
     Raises
     ------
     ConfigError
-        If the number of clients is open.
+        If the number of clients is open, or the model cannot be built for these data.
     DataError
         If data is missing or cannot be divided as asked.
     """
     from fl_app.data import load_dataset
+    from fl_app.models import build_model
 
     if settings.num_clients is None:
         raise ConfigError("num_clients", None, "an integer >= 1 (null: only with plain flwr run)")
-    load_dataset(settings.data, settings.num_clients, settings.seed)
+    data = load_dataset(settings.data, settings.num_clients, settings.seed)
+    try:
+        build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
+    except ValueError as error:
+        raise ConfigError.from_text(str(error)) from error
 
 
 def execute(

@@ -1,17 +1,19 @@
-"""What a user names by import path, package.module:name."""
+"""Objects of the user's own, by import path."""
 
 import importlib
 import re
 from collections.abc import Callable
 from typing import Any
 
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+from fl_app.errors import show
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def check_import_path(key: str, path: object) -> None:
-    """Raise ValueError, naming the key, unless `path` reads package.module:name."""
-    if not isinstance(path, str) or _IMPORT_PATH.fullmatch(path) is None:
-        raise ValueError(f"{key}: {path!r}; an import path package.module:name is needed")
+    """Raise ValueError, naming the key, unless `path` reads ``package.module:name``."""
+    if not isinstance(path, str) or not _PATH.fullmatch(path):
+        raise ValueError(f"{key}: {show(path)}; an import path package.module:name is needed")
 
 
 def import_function(key: str, path: str) -> Callable[..., Any]:
@@ -20,34 +22,47 @@ def import_function(key: str, path: str) -> Callable[..., Any]:
     Parameters
     ----------
     key : str
-        The setting's name, for messages.
+        The configuration's key, for messages.
     path : str
-        package.module:name. The module must be importable where this runs.
+        ``package.module:name``, the name with dots for something inside a class.
 
     Raises
     ------
     ValueError
-        If the module is not there, fails while it is imported, or has nothing callable under that
-        name.
+        If the path is malformed, the module cannot be imported, or has nothing callable of that
+        name. The module's own exceptions are among the reasons.
     """
     check_import_path(key, path)
     module_name, _, name = path.partition(":")
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        # The module's own imports fail with the same error, but name something else.
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(
-                f"{key}: {path!r}; no module {missing} here: install it where this runs, or add "
-                "its folder to PYTHONPATH"
+                f"{key}: {path!r}; no module {error.name} is installed here: it is needed wherever "
+                "the run executes"
             ) from error
-        raise ValueError(
-            f"{key}: {path!r}; importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
-    if not hasattr(module, name):
-        raise ValueError(f"{key}: {path!r}; a name that {module_name} has is needed")
-    found = getattr(module, name)
+        raise _explain(key, path, f"importing {module_name}", error) from error
+    except Exception as error:
+        raise _explain(key, path, f"importing {module_name}", error) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{key}: {path!r}; a name that {module_name} has is needed")
+        found = getattr(found, part)
     if not callable(found):
         raise ValueError(f"{key}: {path!r}; a function is needed, not a {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def call_function(key: str, path: str, *arguments: Any) -> Any:
+    """Import a function and call it; what it raises becomes a ValueError that names the key."""
+    function = import_function(key, path)
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise _explain(key, path, f"{path.partition(':')[2]}{arguments!r}", error) from error
+
+
+def _explain(key: str, path: str, action: str, error: Exception) -> ValueError:
+    reason = " ".join(str(error).split())
+    return ValueError(f"{key}: {path!r}; {action} raised {type(error).__name__}: {reason}")

@@ -5,10 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from fl_app.data.flwr_partition import partition_by_flwr_datasets
 from fl_app.data.partition import (
     Partitions,
     partition_by_dirichlet,
+    partition_by_group,
     partition_by_label_shards,
+    partition_by_similarity,
     partition_iid,
 )
 from fl_app.data.records import DataError, FederatedDataset, RawDataset, Records
@@ -119,19 +122,18 @@ def _divide(
         return partition_by_dirichlet(labels, num_clients, rng, alpha, least)
     if settings.kind == "label_shards":
         return partition_by_label_shards(labels, num_clients, rng, settings.labels_per_client)
+    if settings.kind == "similarity":
+        return partition_by_similarity(labels, num_clients, rng, settings.similarity)
     if settings.kind == "natural_id":
-        return _divide_by_groups(raw, num_clients, rng)
-    return partition_iid(labels, num_clients, rng)
-
-
-def _divide_by_groups(raw: RawDataset, num_clients: int, rng: np.random.Generator) -> Partitions:
-    """Give each client one group: all of them in the order of their ids, or fewer by choice."""
-    assert raw.train_groups is not None
-    ids, members = np.unique(raw.train_groups, return_inverse=True)
-    if num_clients > len(ids):
-        names = f" ({', '.join(raw.group_names)})" if raw.group_names else ""
-        raise DataError(
-            f"num_clients: {num_clients}; the data have {len(ids)} natural clients{names}"
+        assert raw.train_groups is not None
+        return partition_by_group(raw.train_groups, num_clients, rng, raw.group_names)
+    if settings.kind == "flwr_datasets":
+        return partition_by_flwr_datasets(
+            labels,
+            raw.train_groups,
+            num_clients,
+            rng,
+            settings.partitioner,
+            settings.arguments or {},
         )
-    chosen = np.sort(rng.permutation(len(ids))[:num_clients])
-    return tuple(np.flatnonzero(members == group) for group in chosen)
+    return partition_iid(labels, num_clients, rng)

@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fl_app.data.flwr_partition import PARTITIONERS
 from fl_app.data.records import DataError
 from fl_app.data.sources import SOURCES
 from fl_app.import_path import check_import_path
+from fl_app.plain_mapping import PlainMapping
 
-PartitionKind = Literal["iid", "dirichlet", "label_shards", "natural_id"]
+PartitionKind = Literal[
+    "iid", "dirichlet", "label_shards", "similarity", "natural_id", "flwr_datasets"
+]
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,20 @@ class PartitionSettings:
     Attributes
     ----------
     kind : str
-        "iid", "dirichlet" or "label_shards" (see `fl_app.data.partition`), or "natural_id": the
-        writers, hospitals or people of the data.
+        "iid", "dirichlet", "label_shards", "similarity", "natural_id" (see
+        `fl_app.data.partition`) or "flwr_datasets" (see `fl_app.data.flwr_partition`).
     alpha : float
         Concentration of the Dirichlet, positive (dirichlet only).
     min_records : int
         Records each client has at least, at least 1 (dirichlet only).
     labels_per_client : int
         Different labels a client has, at least 1 (label_shards only).
+    similarity : float
+        Share of the records that is dealt out at random, in [0, 1] (similarity only).
+    partitioner : str
+        Class of Flower Datasets, a key of `PARTITIONERS` (flwr_datasets only).
+    arguments : PlainMapping or None
+        Its arguments but the number of partitions and the seed (flwr_datasets only).
 
     Raises
     ------
@@ -39,6 +49,9 @@ class PartitionSettings:
     alpha: float = 0.5
     min_records: int = 1
     labels_per_client: int = 2
+    similarity: float = 0.1
+    partitioner: str = "IidPartitioner"
+    arguments: PlainMapping | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(PartitionKind):
@@ -52,6 +65,19 @@ class PartitionSettings:
             )
         require_int("data.partition.min_records", self.min_records, 1)
         require_int("data.partition.labels_per_client", self.labels_per_client, 1)
+        if not _is_finite(self.similarity) or not 0 <= self.similarity <= 1:
+            raise DataError(
+                f"data.partition.similarity: {self.similarity!r}; a number in [0, 1] is needed"
+            )
+        if self.partitioner not in PARTITIONERS:
+            raise DataError(
+                f"data.partition.partitioner: {self.partitioner!r}; choose one of "
+                f"{', '.join(PARTITIONERS)}"
+            )
+        if self.arguments is not None and not isinstance(self.arguments, PlainMapping):
+            raise DataError(
+                f"data.partition.arguments: {self.arguments!r}; a PlainMapping or None is needed"
+            )
 
 
 @dataclass(frozen=True)
@@ -84,6 +110,14 @@ class DataSettings:
         Rows of a window, and from one window's beginning to the next, at least 1 (har_geotec only).
     num_test_subjects : int
         People who are held out as the public test set, at least 1 (har_geotec only).
+    features, label : str
+        Columns of the features, with commas between them, and of the labels (hugging_face only).
+    group : str or None
+        Column that says whose a record is (hugging_face only).
+    train_split, test_split : str
+        Names of the two splits (hugging_face only).
+    download : bool
+        Whether a set that is not a folder may be fetched from the Hub (hugging_face only).
 
     Raises
     ------
@@ -102,6 +136,12 @@ class DataSettings:
     window: int = 128
     stride: int = 64
     num_test_subjects: int = 5
+    features: str = "image"
+    label: str = "label"
+    group: str | None = None
+    train_split: str = "train"
+    test_split: str = "test"
+    download: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in SOURCES:

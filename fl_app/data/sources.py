@@ -10,11 +10,12 @@ from fl_app.data.cifar10 import read_cifar10
 from fl_app.data.digits import read_digits
 from fl_app.data.har_geotec import read_har_geotec
 from fl_app.data.heart_disease import read_heart_disease
+from fl_app.data.hugging_face import read_hugging_face
 from fl_app.data.mnist import read_mnist
+from fl_app.data.records import RawDataset
 from fl_app.data.user import read_user_data
 
 if TYPE_CHECKING:
-    from fl_app.data.records import RawDataset
     from fl_app.data.settings import DataSettings
 
 
@@ -36,6 +37,21 @@ class Source:
     description: str
     read: Callable[[DataSettings], RawDataset]
     keys: tuple[str, ...] = ()
+
+
+def _read_hugging_face(settings: DataSettings) -> RawDataset:
+    columns = [name.strip() for name in settings.features.split(",")]
+    return RawDataset(
+        *read_hugging_face(
+            settings.root,
+            features=columns[0] if len(columns) == 1 else columns,
+            label=settings.label,
+            group=settings.group,
+            train_split=settings.train_split,
+            test_split=settings.test_split,
+            download=settings.download,
+        )
+    )
 
 
 SOURCES: dict[str, Source] = {
@@ -62,6 +78,11 @@ SOURCES: dict[str, Source] = {
             settings.root, settings.window, settings.stride, settings.num_test_subjects
         ),
         ("window", "stride", "num_test_subjects"),
+    ),
+    "hugging_face": Source(
+        "a set in Hugging Face's formats, from a folder in data.root (needs the extra hf)",
+        _read_hugging_face,
+        ("features", "label", "group", "train_split", "test_split", "download"),
     ),
     "user": Source(
         "your own: a function named by data.path",

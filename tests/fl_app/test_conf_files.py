@@ -32,6 +32,7 @@ EXPERIMENTS = [[], *([f"experiment={name}"] for name in GROUPS["experiment"])]
 def test_every_combination_of_files_composes(strategy, experiment):
     for model, engine in itertools.product(GROUPS["model"], GROUPS["engine"]):
         choices = [f"strategy={strategy}", f"model={model}", f"engine={engine}"]
+        choices += ["model.path=package.module:build"] if model == "user" else []
         made = compose_settings([*choices, *experiment])
         assert isinstance(made, RunSettings)
         assert (made.model.name, made.engine.name) == (model, engine)
