@@ -108,8 +108,6 @@ def _load_scaled(settings: DataSettings) -> RawDataset:
         np.subtract(records.features, np.float32(settings.offset), out=records.features)
         records.features.flags.writeable = False
         records.labels.flags.writeable = False
-    if raw.train_groups is not None:
-        raw.train_groups.flags.writeable = False
     return raw
 
 

@@ -53,6 +53,20 @@ def test_writers_are_the_natural_clients_of_mnist(tmp_path, monkeypatch):
     assert read_mnist(str(tmp_path / "images")).train_groups is None
 
 
+def test_relative_writer_labels_are_looked_up_anew_from_another_folder(tmp_path, monkeypatch):
+    write(tmp_path / "images", encode(make_contents()))
+    for name, writers in (("a", WRITERS), ("b", WRITERS // 2)):
+        rows = make_rows()
+        rows[:, 2] = writers
+        write(tmp_path / name, {FILE: idx(rows)})
+        monkeypatch.chdir(tmp_path / name)
+        natural = PartitionSettings("natural_id")
+        settings = DataSettings(
+            "mnist", str(tmp_path / "images"), partition=natural, writer_labels=FILE
+        )
+        assert load_dataset(settings, None, 0).num_partitions == len(np.unique(writers))
+
+
 def test_without_writer_labels_the_message_says_what_is_missing(tmp_path):
     write(tmp_path, encode(make_contents()))
     settings = DataSettings("mnist", str(tmp_path), partition=PartitionSettings("natural_id"))

@@ -136,7 +136,7 @@ def empty(shape: tuple[int, ...]) -> Records:
         ({"train_groups": GROUPS.tolist()}, "train_groups: list"),
         ({"train_groups": GROUPS[:7]}, r"train_groups: shape \(7,\); \(8,\)"),
         ({"train_groups": GROUPS - 2}, "train_groups: -1"),
-        ({"group_names": ("a", "b")}, "group_names: 2 names; group 9"),
+        ({"group_names": ("a",) * 9}, "group_names: 9 names; group 9"),
     ],
 )
 def test_a_raw_data_set_refuses_what_does_not_fit(changes, message):
@@ -145,5 +145,5 @@ def test_a_raw_data_set_refuses_what_does_not_fit(changes, message):
 
 
 def test_the_number_of_groups_counts_those_with_records():
-    assert make_raw().num_groups == 4
+    assert make_raw(names=("a",) * 10).num_groups == 4
     assert make_raw(None).num_groups == 0

@@ -60,8 +60,8 @@ def test_dirichlet_uses_every_record_once_and_keeps_the_minimum(
 
 
 def test_dirichlet_ends_with_a_thousand_clients_on_the_digits():
-    train, test = read_digits()
-    labels = np.concatenate([train.labels, test.labels])
+    raw = read_digits()
+    labels = np.concatenate([raw.train.labels, raw.test.labels])
     partitions = partition_by_dirichlet(labels, 1000, make_rng(), alpha=0.01)
     assert_every_record_once(partitions, 1797, 1000)
     assert min(len(part) for part in partitions) == 1
