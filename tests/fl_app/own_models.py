@@ -31,7 +31,7 @@ def with_batch_norm(feature_shape, num_classes):
 
 class Centred(nn.Module):
     def forward(self, features):
-        return features - features.mean(dim=0)
+        return features - features.mean(dim=0) if self.training else features
 
 
 def centred(feature_shape, num_classes):

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -84,6 +85,13 @@ def test_a_partition_has_every_record_once_follows_the_seed_and_draws_nothing_gl
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     if PARTITIONERS[name] != "group":
         assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_the_partitioner_s_own_draws_follow_the_seed():
+    first, other = (
+        sorted(len(part) for part in divide("DirichletPartitioner", seed=seed)) for seed in (0, 1)
+    )
+    assert first != other
 
 
 def test_exponential_sizes_need_few_clients():
@@ -210,9 +218,12 @@ def test_more_clients_than_records_are_refused():
 
 
 def test_nothing_is_printed(capfd):
-    divide("NaturalIdPartitioner")
-    with pytest.raises(DataError):
-        divide("DirichletPartitioner", {"alpha": 0.01}, num_clients=1000)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        divide("NaturalIdPartitioner")
+        with pytest.raises(DataError):
+            divide("DirichletPartitioner", {"alpha": 0.01}, num_clients=1000)
+    assert [each for each in shown if "min_partition_size" in str(each.message)] == []
     assert capfd.readouterr() == ("", "")
 
 

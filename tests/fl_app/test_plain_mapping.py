@@ -45,6 +45,7 @@ def test_values_are_kept_and_survive_json_and_yaml(values):
 def test_equal_means_the_same_values_of_the_same_types():
     assert PlainMapping({"a": 1, "b": (2,)}) == PlainMapping({"b": [2], "a": 1})
     assert len({PlainMapping({"a": value}) for value in (1, 1.0, True, "1", None)}) == 5
+    assert PlainMapping({"a": 1}) != PlainMapping({"a": 1.0})
     assert PlainMapping({}) != {}
 
 

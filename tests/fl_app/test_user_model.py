@@ -29,6 +29,12 @@ def test_the_user_s_function_is_called_with_shape_and_classes():
     assert make("build", dtype="float64").output.weight.dtype == torch.float64
 
 
+def test_the_trial_on_zeros_leaves_a_model_as_its_function_made_it():
+    norm = make("with_batch_norm").middle[1]
+    assert int(norm.num_batches_tracked) == 0
+    assert torch.equal(norm.running_var, torch.ones(64))
+
+
 def test_the_seed_decides_and_the_global_generator_is_untouched():
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -165,7 +171,7 @@ def test_the_layer_s_full_name_is_given():
 
 
 def test_what_mixes_in_code_of_the_model_s_own_shows_when_it_is_tried():
-    model = make("centred")
+    model = make("centred").eval()
     assert mixes_records(model) is None
     assert mixes_records(model, SHAPE) == "the model (Net)"
 
