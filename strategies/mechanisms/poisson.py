@@ -1,9 +1,9 @@
 """Privacy of Gaussian releases computed on Poisson samples.
 
 Every record is in the sample of a release with probability ``q``, independently of all others, and
-neighbouring data sets differ in one record that is there or not. With ``mu = 1/z`` a release on the
-data with the record is dominated by ``P = q N(mu, 1) + (1 - q) N(0, 1)``, one on the data without it
-by ``Q = N(0, 1)`` [1]_ (Theorem 8). With the Gaussian profile ``delta_G``, at ``epsilon >= 0``::
+neighbouring data sets differ in one record that is there or not. With ``mu = 1/z`` the releases
+with and without the record are dominated by ``P = q N(mu, 1) + (1 - q) N(0, 1)`` and
+``Q = N(0, 1)`` [1]_ (Theorem 8). With the Gaussian profile ``delta_G``, at ``epsilon >= 0``::
 
     removing (P from Q):  q delta_G(ln(1 + (exp(epsilon) - 1) / q))
     adding (Q from P):    c delta_G(ln(1 + (exp(epsilon) - 1) / c)),  c = 1 - (1 - q) exp(epsilon)
