@@ -61,6 +61,8 @@ class OneRelease:
         infinity; they affect tightness, not validity.
     sketch : DiscreteLoss
         An approximation of the loss, for planning only.
+    most : float
+        A loss that is never exceeded.
     """
 
     profile: Callable[[Array], Array]
@@ -68,6 +70,7 @@ class OneRelease:
     top: float
     bottom: float
     sketch: DiscreteLoss
+    most: float = math.inf
 
 
 def drawn_profile(epsilon: Array, z: float, p: float) -> Array:
@@ -160,7 +163,8 @@ def sampled_epsilon(
     largest = gaussian_epsilon(z, 1, SLACK * delta / (num_releases * p))
     epsilon = 0.0
     for release in directions(z, p, largest):
-        epsilon = max(epsilon, _compose(release, num_releases, delta, epsilon))
+        if num_releases * release.most > epsilon:
+            epsilon = max(epsilon, _compose(release, num_releases, delta, epsilon))
     return min(unamplified, epsilon)
 
 

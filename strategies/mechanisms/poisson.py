@@ -138,5 +138,5 @@ def _directions(z: float, p: float, largest: float) -> tuple[OneRelease, OneRele
     drawn = sketch_loss(up, p * near + (1.0 - p) * far, down, p * far + (1.0 - p) * near)
     return (
         OneRelease(removed, added, top, bottom, drawn),
-        OneRelease(added, removed, bottom, top, sketch_loss(down, near, up, far)),
+        OneRelease(added, removed, bottom, top, sketch_loss(down, near, up, far), -math.log1p(-p)),
     )
