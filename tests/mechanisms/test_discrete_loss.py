@@ -8,37 +8,45 @@ from hypothesis import strategies as st
 from scipy import fft, special
 
 from strategies.mechanisms.closed_form import gaussian_epsilon, gaussian_profile
-from strategies.mechanisms.symmetric_loss import (
-    SymmetricLoss,
+from strategies.mechanisms.discrete_loss import (
+    DiscreteLoss,
     _rounding,
     composed_epsilon,
     connect_the_dots,
 )
+from strategies.mechanisms.poisson import poisson_delta
 
 SPACING = 0.02
 
 
-def gaussian_loss(z: float, spacing: float = SPACING, reach: float = 6.0) -> SymmetricLoss:
-    grid = spacing * np.arange(round(reach / spacing) + 1)
-    return connect_the_dots(gaussian_profile(grid, 1.0 / z), spacing)
+def gaussian_loss(z: float, spacing: float = SPACING, reach: float = 6.0) -> DiscreteLoss:
+    profile = gaussian_profile(spacing * np.arange(round(reach / spacing) + 1), 1.0 / z)
+    return connect_the_dots(profile, profile, spacing)
 
 
-def profile_of(loss: SymmetricLoss, epsilon: float) -> float:
+def poisson_loss(z: float, q: float, *, adding: bool, reach: float = 6.0) -> DiscreteLoss:
+    """A loss that is not symmetric: that of a Poisson sample, in either direction."""
+    grid = SPACING * np.arange(round(reach / SPACING) + 1)
+    here, there = (
+        np.array([poisson_delta(float(e), z, q, adding=way) for e in grid])
+        for way in (adding, not adding)
+    )
+    # the two halves need not be equally long
+    return connect_the_dots(here, there[: round(reach / SPACING / 2)], SPACING)
+
+
+def profile_of(loss: DiscreteLoss, epsilon: float) -> float:
     """Delta from the definition: E (1 - exp(epsilon - loss))+ plus the infinite mass."""
-    losses = np.concatenate([-loss.losses, [0.0], loss.losses])
-    masses = np.concatenate([loss.minus, [loss.zero], loss.plus])
-    above = losses > epsilon
-    return float(-np.expm1(epsilon - losses[above]) @ masses[above]) + loss.infinite
+    above = loss.losses > epsilon
+    return float(-np.expm1(epsilon - loss.losses[above]) @ loss.masses[above]) + loss.infinite
 
 
-def convolved_epsilon(loss: SymmetricLoss, num_releases: int, delta: float) -> float:
+def convolved_epsilon(loss: DiscreteLoss, num_releases: int, delta: float) -> float:
     """Epsilon by plain convolution and bisection; exact for a few releases."""
-    step = loss.losses[0]
-    masses = np.concatenate([loss.minus[::-1], [loss.zero], loss.plus])
     total = np.ones(1)
     for _ in range(num_releases):
-        total = np.convolve(total, masses)
-    losses = step * (np.arange(total.size) - total.size // 2)
+        total = np.convolve(total, loss.masses)
+    losses = SPACING * np.arange(total.size) + num_releases * loss.losses[0]
     infinite = 1.0 - (1.0 - loss.infinite) ** num_releases
     low, high = 0.0, float(losses[-1])
     for _ in range(80):
@@ -60,24 +68,61 @@ def test_grid_masses_are_those_of_the_library() -> None:
     theirs = pld_pmf.create_pmf_pessimistic_connect_dots(
         SPACING, grid, np.concatenate([left[::-1], right])
     )
-    ours = connect_the_dots(right, SPACING)
+    ours = connect_the_dots(right, right, SPACING)
     for k in (-140, -20, -1, 0, 1, 7, 60, 149, 150):
         epsilon = (k + 0.3) * SPACING
         expected = theirs.get_delta_for_epsilon(epsilon)
         assert profile_of(ours, epsilon) == pytest.approx(expected, rel=1e-9)
 
 
+def test_grid_masses_are_those_of_the_library_for_a_loss_without_symmetry() -> None:
+    reach = 150
+    grid = np.arange(-reach, reach + 1)
+    for adding in (False, True):
+        deltas = np.array([poisson_delta(SPACING * k, 1.4, 0.3, adding=adding) for k in grid])
+        theirs = pld_pmf.create_pmf_pessimistic_connect_dots(SPACING, grid, deltas)
+        back = np.array(
+            [poisson_delta(SPACING * k, 1.4, 0.3, adding=not adding) for k in range(reach + 1)]
+        )
+        ours = connect_the_dots(deltas[reach:], back, SPACING)
+        for k in (-140, -20, -1, 0, 1, 7, 60, 149, 150):
+            epsilon = (k + 0.3) * SPACING
+            expected = theirs.get_delta_for_epsilon(epsilon)
+            assert profile_of(ours, epsilon) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
 @given(z=st.floats(0.3, 30.0), epsilon=st.floats(-3.0, 3.0))
 def test_grid_is_symmetric_complete_and_never_below_the_profile(z: float, epsilon: float) -> None:
     loss = gaussian_loss(z)
-    total = loss.plus.sum() + loss.minus.sum() + loss.zero + loss.infinite
-    assert total == pytest.approx(1.0, abs=1e-12)
-    assert loss.minus == pytest.approx(loss.plus * np.exp(-loss.losses), rel=1e-12)
-    assert min(loss.plus.min(), loss.zero, loss.infinite) >= 0.0
+    middle = loss.losses.size // 2
+    plus, minus = loss.masses[middle + 1 :], loss.masses[:middle][::-1]
+    assert loss.masses.sum() + loss.infinite == pytest.approx(1.0, abs=1e-12)
+    assert minus == pytest.approx(plus * np.exp(-loss.losses[middle + 1 :]), rel=1e-12)
+    assert min(loss.masses.min(), loss.infinite) >= 0.0
     exact = float(gaussian_profile(np.array([abs(epsilon)]), 1.0 / z)[0])
     if epsilon < 0.0:
         exact = -math.expm1(epsilon) + math.exp(epsilon) * exact
     assert profile_of(loss, epsilon) >= exact * (1 - 1e-9)
+
+
+@given(
+    z=st.floats(0.3, 30.0),
+    q=st.floats(1e-4, 0.999),
+    adding=st.booleans(),
+    epsilon=st.floats(-4.0, 4.0),
+)
+def test_grid_without_symmetry_is_complete_and_never_below_the_profile(
+    z: float, q: float, adding: bool, epsilon: float
+) -> None:
+    loss = poisson_loss(z, q, adding=adding)
+    assert loss.masses.sum() + loss.infinite == pytest.approx(1.0, abs=1e-12)
+    assert loss.masses.min() >= 0.0
+    exact = poisson_delta(epsilon, z, q, adding=adding)
+    assert profile_of(loss, epsilon) >= exact * (1 - 1e-9)
+    on_grid = SPACING * round(epsilon / SPACING)
+    if -2.9 < on_grid < 5.9:
+        exact = poisson_delta(on_grid, z, q, adding=adding)
+        assert profile_of(loss, on_grid) == pytest.approx(exact, rel=1e-9, abs=1e-13)
 
 
 def test_grid_touches_the_profile_at_its_points() -> None:
@@ -88,26 +133,34 @@ def test_grid_touches_the_profile_at_its_points() -> None:
 
 
 @pytest.mark.parametrize("theta", [1e-3, 0.5, 40.0, 1e4])
-def test_log_moments_and_tilt(theta: float) -> None:
-    loss = gaussian_loss(2.0)
-    losses = np.concatenate([-loss.losses, [0.0], loss.losses])
-    masses = np.concatenate([loss.minus, [loss.zero], loss.plus])
-    expected = special.logsumexp(theta * losses, b=masses)
+@pytest.mark.parametrize(
+    "loss", [gaussian_loss(2.0), poisson_loss(1.0, 0.3, adding=True)], ids=["symmetric", "adding"]
+)
+def test_log_moments_and_tilt(loss: DiscreteLoss, theta: float) -> None:
+    expected = special.logsumexp(theta * loss.losses, b=loss.masses)
     moment = float(loss.log_moments(np.array([1.0, theta]))[1])
-    assert moment == pytest.approx(expected, rel=1e-12)
-    tilted = loss.tilted(theta, moment)
-    assert tilted.plus.sum() + tilted.zero + tilted.minus.sum() == pytest.approx(1.0, rel=1e-9)
-    ratio = tilted.plus[5] * loss.zero / (tilted.zero * loss.plus[5]) if tilted.zero > 0 else None
-    assert ratio is None or ratio == pytest.approx(math.exp(theta * loss.losses[5]), rel=1e-9)
+    assert moment == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    tilted = loss.tilted_masses(theta, moment)
+    assert tilted.sum() == pytest.approx(1.0, rel=1e-9)
+    zero = int(np.argmin(np.abs(loss.losses)))
+    if tilted[zero] > 0.0:
+        ratio = tilted[zero + 5] * loss.masses[zero] / (tilted[zero] * loss.masses[zero + 5])
+        assert ratio == pytest.approx(math.exp(theta * loss.losses[zero + 5]), rel=1e-9)
 
 
 @pytest.mark.parametrize("num_releases", [1, 2, 5, 12])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
 def test_composition_is_plain_convolution(num_releases: int, delta: float) -> None:
-    loss = gaussian_loss(2.0)
-    exact = convolved_epsilon(loss, num_releases, delta)
-    found = composed_epsilon(loss, num_releases, delta, tilt=3.0, tail_tilt=5.0, low=0.0)
-    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-4) + 1e-6
+    for loss in (
+        gaussian_loss(2.0),
+        poisson_loss(1.0, 0.3, adding=False, reach=9.0),
+        poisson_loss(1.0, 0.3, adding=True, reach=9.0),
+    ):
+        exact = convolved_epsilon(loss, num_releases, delta)
+        found = composed_epsilon(
+            loss, SPACING, num_releases, delta, tilt=3.0, tail_tilt=5.0, low=0.0
+        )
+        assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-4) + 1e-6
 
 
 @pytest.mark.parametrize("tilt", [0.05, 0.5, 1.5, 8.0])
@@ -118,6 +171,7 @@ def test_a_poor_window_is_still_a_bound(tilt: float, tail_factor: float, low: fl
     exact = gaussian_epsilon(0.4, 1, 1e-6)
     found = composed_epsilon(
         gaussian_loss(8.0, spacing=0.01, reach=1.2),
+        0.01,
         400,
         1e-6,
         tilt=tilt,
@@ -134,7 +188,7 @@ def test_small_delta_after_many_releases_is_a_bound() -> None:
         exact = gaussian_epsilon(1.0, 1, delta)
         tilt = 0.5 * math.sqrt(-2 * math.log(delta))
         loss = gaussian_loss(100.0, spacing=1e-3, reach=0.2 + 0.01 * 2 * tilt)
-        found = composed_epsilon(loss, 10_000, delta, tilt=tilt, tail_tilt=2 * tilt, low=0.0)
+        found = composed_epsilon(loss, 1e-3, 10_000, delta, tilt=tilt, tail_tilt=2 * tilt, low=0.0)
         assert exact <= found <= exact * (1.005 if delta > 1e-50 else 1.1)
 
 
@@ -145,9 +199,7 @@ def test_rounding_bound_covers_the_error_of_the_transform() -> None:
     loss = gaussian_loss(30.0, spacing=2e-3, reach=0.4)
     size = 4096
     masses = np.zeros(size)
-    masses[0] = loss.zero
-    masses[1 : loss.losses.size + 1] = loss.plus
-    masses[size - loss.losses.size :] = loss.minus[::-1]
+    masses[np.rint(loss.losses / 2e-3).astype(int) % size] = loss.masses
     for num_releases in (2, 60, 10_000):
         power = fft.rfft(masses) ** num_releases
         wide = fft.irfft(fft.rfft(masses.astype(np.longdouble)) ** num_releases, size)
@@ -160,9 +212,9 @@ def test_rounding_bound_covers_the_error_of_the_transform() -> None:
 def test_infinite_losses_that_use_up_delta_leave_no_epsilon() -> None:
     loss = gaussian_loss(0.5, reach=1.0)
     assert loss.infinite > 0.1
-    assert composed_epsilon(loss, 3, 0.05, tilt=1.0, tail_tilt=2.0, low=0.0) == math.inf
+    assert composed_epsilon(loss, SPACING, 3, 0.05, tilt=1.0, tail_tilt=2.0, low=0.0) == math.inf
 
 
 def test_epsilon_is_zero_when_delta_is_already_met() -> None:
     loss = gaussian_loss(50.0)
-    assert composed_epsilon(loss, 2, 0.1, tilt=1.0, tail_tilt=2.0, low=0.0) == 0.0
+    assert composed_epsilon(loss, SPACING, 2, 0.1, tilt=1.0, tail_tilt=2.0, low=0.0) == 0.0
