@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -31,7 +32,7 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, RandomnessKind
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import OnRound, RoundResult, RoundStrategy, payload_bytes, timed_exchange
+from strategies.rounds import OnRound, RoundResult, RoundStrategy, payload_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -225,15 +226,16 @@ class DpFedPaq(RoundStrategy):
         timeout: float,
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
+        begin = time.perf_counter()
         requests = self.configure_train(server_round, arrays, config, grid)
         sizes = [payload_bytes(request) for request in requests]
-        replies, seconds = timed_exchange(grid, requests, timeout)
+        replies = grid.send_and_receive(requests, timeout=timeout)
         aggregated, _ = self.aggregate_train(server_round, replies)
         got = self._collected
         return RoundResult(
             server_round=server_round,
             arrays=arrays if aggregated is None else aggregated,
-            seconds=seconds,
+            seconds=time.perf_counter() - begin,
             num_sampled=len(requests),
             num_replies=got.num_valid,
             num_failures=len(requests) - got.num_valid - len(got.ineligible),
