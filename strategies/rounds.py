@@ -5,7 +5,6 @@ this one keeps its interface (`flwr.serverapp.strategy.Strategy`) and adds what 
 """
 
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -215,15 +214,6 @@ class RoundStrategy(Strategy):
                 _log.info("stopped after round %d of %d", server_round, num_rounds)
                 break
         return result
-
-
-def timed_exchange(
-    grid: Grid, messages: list[Message], timeout: float
-) -> tuple[list[Message], float]:
-    """Send messages, collect the replies within `timeout` seconds; also return the time taken."""
-    begin = time.perf_counter()
-    replies = list(grid.send_and_receive(messages, timeout=timeout))
-    return replies, time.perf_counter() - begin
 
 
 def _as_metrics(outcome: RoundResult) -> MetricRecord:

@@ -1,6 +1,7 @@
 """The server side of DP-FedPaq, a Flower strategy."""
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,13 +35,7 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import (
-    EndOfRun,
-    OnRound,
-    RoundResult,
-    RoundStrategy,
-    timed_exchange,
-)
+from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy
 
 _log = logging.getLogger(__name__)
 
@@ -295,15 +290,16 @@ class DpFedPaq(RoundStrategy):
         timeout: float,
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
+        begin = time.perf_counter()
         requests = self.configure_train(server_round, arrays, config, grid)
-        replies, seconds = timed_exchange(grid, requests, timeout) if requests else ([], 0.0)
+        replies = grid.send_and_receive(requests, timeout=timeout) if requests else []
         aggregated, _ = self.aggregate_train(server_round, replies)
         return describe_round(
             server_round,
             arrays if aggregated is None else aggregated,
             requests,
             self._collected,
-            seconds=seconds,
+            seconds=time.perf_counter() - begin,
             # In a secret run no client may report a loss, so none is believed.
             with_loss=self._parameters.randomness == "seeded",
         )

@@ -363,3 +363,25 @@ def test_upload_reply_is_what_the_server_reads() -> None:
     copy = upload_reply(grid.requests[0], b"abc", 0.5, False)
     assert isinstance(copy.content, RecordDict)
     assert copy.content["arrays"]["update"].data == b"abc"
+
+
+def test_the_seconds_of_a_round_are_those_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choosing and asking, the clients' work, and the aggregation, each a second of a clock."""
+    clock = [0.0]
+    monkeypatch.setattr("strategies.dp_fedpaq.server.time.perf_counter", lambda: clock[0])
+
+    def a_second_longer(name: str, owner: type) -> None:
+        action = getattr(owner, name)
+
+        def slow(*arguments: object, **named: object) -> object:
+            clock[0] += 1.0
+            return action(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    for name in ("configure_train", "aggregate_train"):
+        a_second_longer(name, DpFedPaq)
+    a_second_longer("send_and_receive", InProcessGrid)
+    rows = []
+    start(strategy(on_round=lambda row, _: rows.append(row)), RecordingGrid(make_app(), 3))
+    assert [row.seconds for row in rows] == [3.0, 3.0]
