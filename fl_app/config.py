@@ -126,6 +126,8 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     given = compose_config(overrides)[RESUME]
     if given is None:
         return None
+    if type(given) is int:
+        given = str(given)  # a sweep's folders have numbers as names
     if not isinstance(given, str) or not given:
         raise ConfigError(RESUME, given, "the folder of a run, or null")
     engine = []

@@ -192,13 +192,20 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
             "hydra.run.dir", str(begun.folder), f"the folder of {RESUME}: leave it out"
         )
     folder = json.dumps(str(begun.folder), ensure_ascii=False)
+    failures: list[Exception] = []
 
     def job(*_: object) -> None:
-        run = execute(begun.settings, begun.folder, resume=True)
+        try:
+            run = execute(begun.settings, begun.folder, resume=True)
+        except Exception as error:
+            failures.append(error)  # Hydra would add lines of its own
+            return
         if run.summary and run.summary.get("interrupted"):
             raise KeyboardInterrupt
 
     run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)
+    if failures:
+        raise failures[0]
     return 0
 
 

@@ -44,6 +44,7 @@ class Command:
                 code = int(end.code or 0)
             finally:
                 sys.stdout.flush()
+                sys.stderr.flush()
                 os._exit(code)
 
     def poll(self) -> int | None:
