@@ -19,14 +19,13 @@ from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
 from fl_app.evaluation import evaluate
-from fl_app.local_task import shared_model
+from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
-from fl_app.registry import build_strategy, explain_sensitivity
+from fl_app.registry import build_strategy, explain_sensitivity, name_parameter
 from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
-from strategies.dp_fedpaq import DpFedPaq
-from strategies.dp_fedpaq.algorithm import client_mechanism
+from strategies.dp_fedpaq import DpFedPaq, ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.rounds import RoundResult
 
@@ -102,23 +101,28 @@ class FederatedRun:
             self._dataset.num_classes,
             settings.seed,
         )
+        check_model(settings, self._dataset)
         initial, first_round = model_record(to_arrays(model)), 1
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
             initial = model_record(self._checkpoint.arrays)
             first_round = self._checkpoint.server_round + 1
             _log.info("going on with round %d of %d", first_round, settings.rounds)
-        with _StopOnInterrupt(self._interrupted):
-            result = self._strategy.start(
-                grid,
-                initial,
-                num_rounds=settings.rounds,
-                timeout=settings.round_timeout,
-                # The same on every engine: clients hold a run to them.
-                train_config=ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()}),
-                evaluate_fn=self._evaluate,
-                first_round=first_round,
-            )
+        # The same on every engine: clients hold a run to them.
+        terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
+        try:
+            with _StopOnInterrupt(self._interrupted):
+                result = self._strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=settings.rounds,
+                    timeout=settings.round_timeout,
+                    train_config=terms,
+                    evaluate_fn=self._evaluate,
+                    first_round=first_round,
+                )
+        except ParameterError as error:
+            raise name_parameter(error) from None
         assert result.arrays is not None
         return self._finish(result.arrays)
 
@@ -240,7 +244,7 @@ class FederatedRun:
             "test_loss": self._last.get("test_loss"),
             "uplink_bytes_total": totals["uplink_bytes"],
             "uplink_bits_per_parameter": bits,
-            **self._describe_noise(),
+            **self._strategy.describe_noise(),
             "epsilon": self._last["epsilon"],
             "delta": self._last["delta"],
             "wall_seconds": time.perf_counter() - self._begin,
@@ -251,16 +255,6 @@ class FederatedRun:
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
         return summary
-
-    def _describe_noise(self) -> dict[str, Any]:
-        """Return which bound the noise follows, and how large it is at most in a coordinate."""
-        parameters = self._strategy.parameters
-        if not parameters.adds_noise:
-            return {"sensitivity": None, "noise_std": None}
-        smallest = max(int(self._dataset.partition_sizes().min()), parameters.min_records)
-        mechanism = client_mechanism(parameters, 1, smallest)
-        assert mechanism is not None
-        return {"sensitivity": mechanism.sensitivity.kind, "noise_std": mechanism.noise_std}
 
 
 def default_folder(root: Path) -> Path:

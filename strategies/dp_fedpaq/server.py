@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from strategies.dp_fedpaq.algorithm import (
@@ -17,20 +17,28 @@ from strategies.dp_fedpaq.algorithm import (
     upload_bits,
 )
 from strategies.dp_fedpaq.cohort import CohortPlan
-from strategies.dp_fedpaq.guarantees import Guarantee, list_guarantees, spent_epsilon
+from strategies.dp_fedpaq.guarantees import (
+    Guarantee,
+    describe_noise,
+    list_guarantees,
+    spent_epsilon,
+)
 from strategies.dp_fedpaq.messages import (
-    ARRAYS,
-    CONFIG,
     model_arrays,
     model_record,
     request_config,
+    round_requests,
 )
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
-from strategies.dp_fedpaq.spending import Participation, cohort_hides, plan_server_noise
+from strategies.dp_fedpaq.spending import (
+    Participation,
+    cohort_hides,
+    plan_server_noise,
+    server_mechanism,
+)
 from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
-from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
@@ -208,15 +216,7 @@ class DpFedPaq(RoundStrategy):
         ordered = sorted(clients)
         self._cohort = {clients[ordered[p]]: ordered[p] for p in positions}
         request = request_config(server_round, self._parameters, config)
-        return [
-            Message(
-                RecordDict({ARRAYS: arrays, CONFIG: request}),
-                dst_node_id=node,
-                message_type=MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for node in self._cohort
-        ]
+        return round_requests(self._cohort, server_round, arrays, request)
 
     def _stream(self, purpose: str, server_round: int) -> Stream:
         randomness = Randomness(self._parameters.randomness, self._parameters.seed)
@@ -269,14 +269,12 @@ class DpFedPaq(RoundStrategy):
         parameters = self._parameters
         if parameters.noise_at == "client" or not parameters.adds_noise:
             return aggregate_updates(start, uploads)
-        z, clip = self._plan.server_noise_multiplier, parameters.clipping_norm
-        if z is None or clip is None:
-            raise RuntimeError("noise_at=server needs a run begun by prepare_run")
+        assert parameters.clipping_norm is not None
         return aggregate_with_noise(
             start,
             uploads,
-            GaussianMechanism(parameters.sensitivity_in_round(server_round), z),
-            clipping_norm=clip,
+            server_mechanism(parameters, self._plan, server_round),
+            clipping_norm=parameters.clipping_norm,
             num_expected=self._plan.num_sampled,
             stream=self._stream("server-noise", server_round),
         )
@@ -327,6 +325,10 @@ class DpFedPaq(RoundStrategy):
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""
         return spent_epsilon(self._parameters, self.run)
+
+    def describe_noise(self) -> dict[str, Any]:
+        """Return which bound the noise follows, and its largest standard deviation."""
+        return describe_noise(self._parameters, self.run)
 
     def guarantees(self) -> list[Guarantee]:
         """Return what the run guarantees so far, for privacy.json."""

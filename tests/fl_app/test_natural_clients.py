@@ -81,11 +81,11 @@ def test_the_data_are_read_once_and_shared(source):
 
 def test_more_clients_than_groups_are_refused(source, monkeypatch):
     settings, _ = source
-    with pytest.raises(DataError, match=r"num_clients: 5; the data have 4 natural clients$"):
+    with pytest.raises(DataError, match=r"num_clients: 5; the data have 4 groups$"):
         load_dataset(settings, 5, 0)
     named = make_raw(np.array([0, 1] * 4), ("north", "south"))
     monkeypatch.setitem(SOURCES, "named", Source("has names", lambda _: named))
-    with pytest.raises(DataError, match=r"have 2 natural clients \(north, south\)$"):
+    with pytest.raises(DataError, match=r"have 2 groups \(north, south\)$"):
         load_dataset(dataclasses.replace(settings, name="named"), 5, 0)
 
 
