@@ -41,7 +41,7 @@ def build(**changes: object) -> DpFedPaqParameters:
         ("target_delta", 0.0),
         ("target_delta", 1.0),
         ("target_delta", "1e-05"),
-        ("accountant", "rdp"),
+        ("accountant", "gdp"),
         ("local_steps", 0),
         ("batch_size", 0),
         ("batch_size", 1.5),
