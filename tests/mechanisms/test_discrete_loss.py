@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft, special
 
@@ -105,6 +105,7 @@ def test_grid_is_symmetric_complete_and_never_below_the_profile(z: float, epsilo
     assert profile_of(loss, epsilon) >= exact * (1 - 1e-9)
 
 
+@settings(max_examples=30)
 @given(
     z=st.floats(0.3, 30.0),
     q=st.floats(1e-4, 0.999),

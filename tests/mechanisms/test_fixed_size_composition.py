@@ -81,13 +81,13 @@ def test_one_release_against_quadrature(z: float, p: float, epsilon: float) -> N
 
 
 def attack_delta(epsilon: float, z: float, p: float, record: int, replacement: int, rest: float):
-    """Hockey-stick divergence of two real releases, with 60 digits.
+    """Hockey-stick divergence of two real releases, with 50 digits.
 
     All records but one are ``rest``, a number in [0, 1]; the release is the noisy sum less what
     the rest always adds. The ratio of the densities is monotone, so the divergence is a difference
     of two normal distribution functions beyond its crossing, which bisection finds.
     """
-    with mpmath.workdps(60):
+    with mpmath.workdps(50):
         z, p, v = (mpmath.mpf(x) for x in (z, p, rest))
         e = mpmath.exp(mpmath.mpf(epsilon))
         sign = 1 if record > replacement else -1
@@ -101,7 +101,7 @@ def attack_delta(epsilon: float, z: float, p: float, record: int, replacement: i
 
         high = sign * 100 * (z * z + 1)
         low = -high
-        for _ in range(120):
+        for _ in range(110):
             middle = (low + high) / 2
             reached = density(middle, record) >= e * density(middle, replacement)
             low, high = (low, middle) if reached else (middle, high)
@@ -109,9 +109,9 @@ def attack_delta(epsilon: float, z: float, p: float, record: int, replacement: i
 
 
 @pytest.mark.parametrize("p", [1e-9, 1e-4, 0.5, 0.9999, 1.0 - 1e-9])
-@pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
+@pytest.mark.parametrize("z", [0.4, 5.0])
 def test_one_release_bounds_real_neighbours_at_rates_near_zero_and_one(z: float, p: float) -> None:
-    for epsilon in (-0.5, 0.0, 1e-4 * p, 0.5 * p, 2.0):
+    for epsilon in (-0.5, 0.0, 0.5 * p, 2.0):
         bound = fixed_size_delta(epsilon, z, p)
         seen = [
             float(attack_delta(epsilon, z, p, *pair, rest))

@@ -42,7 +42,7 @@ def exact_delta(epsilon: float, z: float, q: float, adding: bool) -> mpmath.mpf:
         sign = -1 if adding else 1  # where P/Q exceeds e: above the end, or below it
         level = 1 / e if adding else e
         low, high = -100 * z * z - 100 * z, 100 * z * z + 100 * z
-        for _ in range(200):
+        for _ in range(130):
             middle = (low + high) / 2
             low, high = (middle, high) if ratio(middle) < level else (low, middle)
         absent = mpmath.ncdf(-sign * high / z)
@@ -53,8 +53,8 @@ def exact_delta(epsilon: float, z: float, q: float, adding: bool) -> mpmath.mpf:
 
 @pytest.mark.parametrize("adding", [False, True])
 @pytest.mark.parametrize("q", [1e-6, 0.01, 0.3, 0.9, 1 - 1e-6])
-@pytest.mark.parametrize("z", [0.3, 1.0, 20.0])
-@pytest.mark.parametrize("epsilon", [-1.0, -0.003, 0.0, 1e-7, 0.004, 0.2, 3.0])
+@pytest.mark.parametrize("z", [0.3, 20.0])
+@pytest.mark.parametrize("epsilon", [-1.0, -0.003, 0.0, 1e-7, 0.2, 3.0])
 def test_one_release_against_forty_digits(epsilon: float, z: float, q: float, adding: bool) -> None:
     expected = float(exact_delta(epsilon, z, q, adding))
     found = poisson_delta(epsilon, z, q, adding=adding)
@@ -206,9 +206,9 @@ def test_laplace_inversion_knows_the_answer_without_sampling() -> None:
         (2.0, 0.2, 30, 1e-5),
         (1.0, 0.1, 100, 1e-5),
         (1.0, 0.01, 1000, 1e-5),
-        (0.5, 0.01, 300, 1e-4),
-        (0.6, 0.001, 2000, 1e-3),
-        (1.0, 0.9, 3, 1e-7),
+        pytest.param(0.5, 0.01, 300, 1e-4, marks=pytest.mark.slow),
+        pytest.param(0.6, 0.001, 2000, 1e-3, marks=pytest.mark.slow),
+        pytest.param(1.0, 0.9, 3, 1e-7, marks=pytest.mark.slow),
     ],
 )
 def test_lies_between_the_estimates_of_the_library(
