@@ -126,14 +126,15 @@ def test_tables_in_text_are_read_too(tmp_path, kind):
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_images_become_channels_rows_columns(tmp_path, kind, mode):
     arrays = pixels(mode)
-    root = save(tmp_path / "images", kind, make_images(arrays), make_images(arrays[:1], [2]))
+    splits = make_images(arrays, [0, 1, 0]), make_images(arrays[:1], [1])
+    root = save(tmp_path / "images", kind, *splits)
     train, test, num_classes, _ = read_hugging_face(root, features="image", label="label")
     expected = [a[None] if mode == "L" else a[..., :3].transpose(2, 0, 1) for a in arrays]
     assert np.array_equal(train.features, np.stack(expected))
     assert train.features.dtype == np.float32
-    assert train.labels.tolist() == [0, 1, 2]
+    assert train.labels.tolist() == [0, 1, 0]
     # The class names and not the labels found say how many classes there are.
-    assert (test.labels.tolist(), num_classes) == ([2], 3)
+    assert (test.labels.tolist(), num_classes) == ([1], 3)
 
 
 def test_a_folder_of_images_is_read(tmp_path):
