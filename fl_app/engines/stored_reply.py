@@ -63,9 +63,7 @@ def restore_reply(stored: dict[str, Any], blobs: Blobs, node: int) -> Message:
                 }
             )
         else:
-            values: dict[str, Any] = {
-                name: blobs[value] if is_blob else value for name, is_blob, value in items
-            }
+            values: dict[str, Any] = {name: _decode(value, blobs) for name, value in items}
             content[key] = _RECORDS[kind](values)
     return Message(content, reply_to=request)
 
@@ -78,8 +76,17 @@ def _store(key: str, record: ArrayRecord | MetricRecord | ConfigRecord, blobs: B
         ]
         return [key, "arrays", arrays]
     kind = "metrics" if isinstance(record, MetricRecord) else "config"
-    items: list[Any] = []
-    for name, value in record.items():
-        stored = blobs.add(value) if isinstance(value, bytes) else value
-        items.append([name, isinstance(value, bytes), stored])
-    return [key, kind, items]
+    return [key, kind, [[name, _encode(value, blobs)] for name, value in record.items()]]
+
+
+def _encode(value: Any, blobs: Blobs) -> Any:
+    """Return a JSON value; bytes become an object with their name."""
+    if isinstance(value, list):
+        return [_encode(each, blobs) for each in value]
+    return {"blob": blobs.add(value)} if isinstance(value, bytes) else value
+
+
+def _decode(value: Any, blobs: Blobs) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, blobs) for each in value]
+    return blobs[value["blob"]] if isinstance(value, dict) else value

@@ -125,7 +125,7 @@ def test_a_failing_run_gives_its_own_reason_and_exit_code_1(launcher: Launcher) 
 def test_a_worker_that_dies_ends_the_run(launcher: Launcher) -> None:
     """As when the system's memory is used up; Flower alone would go on without it."""
     launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
-    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
     # Neither Flower nor Ray asks who calls: nobody on another machine may.
     assert launcher.listening_addresses() <= LOOPBACK
     assert launcher.listening_addresses()
@@ -140,7 +140,7 @@ def test_a_worker_that_dies_ends_the_run(launcher: Launcher) -> None:
     # With a new worker the run goes on.
     before = count_rows(launcher)
     launcher.start("run", "resume=out")
-    launcher.wait_until(lambda: count_rows(launcher) > before + 2)
+    launcher.wait_until(lambda: count_rows(launcher) > before + 2, 180)
     launcher.signal(signal.SIGINT)
     assert launcher.finish()[0] == 1
     rows = read_outcome(launcher.folder / "out").rows
@@ -155,7 +155,7 @@ def count_rows(launcher: Launcher) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_the_middle_leaves_nothing(launcher: Launcher, number: signal.Signals) -> None:
     launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
-    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
     assert any("ray::" in " ".join(words) for words in launcher.processes().values())
     launcher.signal(number)
     # Nobody is there to say anything; the guardian needs a moment.
@@ -171,7 +171,7 @@ def test_ctrl_c_stops_after_the_round_and_the_run_goes_on_in_process(
 ) -> None:
     words = ("num_rounds=60", "num_clients=4", "strategy.batch_size=4", "strategy=fedpaq")
     launcher.start("run", *words, SIMULATION, "hydra.run.dir=out")
-    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
     launcher.signal(signal.SIGINT)
     code, output, errors = launcher.finish()
     assert code == 1
@@ -212,7 +212,7 @@ def test_a_killed_run_goes_on_and_on_another_engine(
     for engine in (("engine=in_process",), (SIMULATION, "engine.workers=2")):
         wanted = count_rows(launcher) + 3
         launcher.start("run", *command, *engine)
-        launcher.wait_until(lambda wanted=wanted: count_rows(launcher) > wanted)
+        launcher.wait_until(lambda wanted=wanted: count_rows(launcher) > wanted, 180)
         launcher.signal(signal.SIGKILL)
         launcher.finish()
         launcher.assert_nothing_is_left(seconds=20)
@@ -238,13 +238,13 @@ def assert_same(folder: Path, expected: Outcome) -> None:
 
 
 def test_a_quorum_and_a_time_out(run: Callable[..., Outcome], launcher: Launcher) -> None:
-    lossy = (*FEDAVG, "faults.loss_rate=0.5", "faults.seed=1", "min_replies=4")
+    lossy = (*FEDAVG, "faults.loss_rate=0.5", "faults.seed=1", "min_replies=3")
     code, _, errors = launcher.run("run", *lossy, SIMULATION, "hydra.run.dir=out")
     assert code == 0, errors
     expected = run(*lossy)
     assert_same(launcher.folder / "out", expected)
     replies = [row["num_replies"] for row in expected.rows[1:]]
-    assert min(replies) < 4 <= max(replies)
+    assert min(replies) < 3 <= max(replies)
     # No worker answers within a millisecond.
     words = (*FEDAVG, "round_timeout=0.001", SIMULATION, "hydra.run.dir=late")
     code, output, errors = launcher.run("run", *words)
