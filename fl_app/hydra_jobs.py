@@ -284,12 +284,16 @@ def execute(
 
 
 def _with_absolute_paths(settings: RunSettings) -> RunSettings:
-    """Return the settings with paths that hold in any working folder."""
-    root = settings.data.root
-    if root is None:
-        return settings
-    data = dataclasses.replace(settings.data, root=str(Path(root).expanduser().absolute()))
-    return dataclasses.replace(settings, data=data)
+    """Return the settings with paths that hold in any working folder, in which a run may go on."""
+    data = settings.data
+    absolute: dict[str, Any] = {}
+    for key in ("root", "writer_labels"):
+        given = getattr(data, key)
+        path = Path(given or "").expanduser()
+        # With data.download, what is not there is the name of a set, not a path.
+        if given is not None and (path.exists() or not data.download):
+            absolute[key] = str(path.absolute())
+    return dataclasses.replace(settings, data=dataclasses.replace(data, **absolute))
 
 
 def _show(given: RunWords) -> int:

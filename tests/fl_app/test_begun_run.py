@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_app import federated_run
+from fl_app import federated_run, hydra_jobs
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
 from fl_app.device_state import list_entries
@@ -214,6 +214,20 @@ def test_nothing_to_resume_is_a_new_run(fl_app, tmp_path):
     assert fl_app("run", "resume=null", *SMALL, "hydra.run.dir=run").code == 0
     assert "resume" not in yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert "resume" not in compose_settings([]).to_json()
+
+
+def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["data=mnist_writers", "num_clients=539", "data.root=mine", "data.writer_labels=~/x"]
+    data = hydra_jobs._with_absolute_paths(compose_settings(words)).data
+    assert (data.root, data.writer_labels) == (str(tmp_path / "mine"), str(tmp_path / "x"))
+    words = ["data=hugging_face", "data.features=image", "data.root=org/set", "data.download=true"]
+    named = compose_settings(words)
+    assert hydra_jobs._with_absolute_paths(named).data.root == "org/set"
+    (tmp_path / "org" / "set").mkdir(parents=True)
+    found = hydra_jobs._with_absolute_paths(named).data.root
+    assert found == str(tmp_path / "org" / "set")
 
 
 def test_a_file_cannot_ask_for_it(fl_app, tmp_path):
