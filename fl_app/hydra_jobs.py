@@ -215,20 +215,47 @@ def check_data(settings: RunSettings) -> None:
     Raises
     ------
     ConfigError
-        If the number of clients is open, or the model cannot be built for these data.
+        If the number of clients is open, the model cannot be built for these data or trained as
+        asked, or the uplink budget does not suffice.
     DataError
         If data is missing or cannot be divided as asked.
     """
     from fl_app.data import load_dataset
+    from fl_app.local_task import check_model
+    from fl_app.model_arrays import to_arrays
     from fl_app.models import build_model
+    from fl_app.registry import check_budget
 
-    if settings.num_clients is None:
-        raise ConfigError("num_clients", None, "an integer >= 1 (null: only with plain flwr run)")
+    settings = fill_num_clients(settings)
     data = load_dataset(settings.data, settings.num_clients, settings.seed)
     try:
-        build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
+        model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
     except ValueError as error:
         raise ConfigError.from_text(str(error)) from error
+    check_model(settings, data)
+    floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
+    check_budget(settings, sum(array.size for array in floats))
+
+
+def fill_num_clients(settings: RunSettings) -> RunSettings:
+    """Return the settings with a number of clients: where it is open, all that the data have.
+
+    Raises
+    ------
+    ConfigError
+        If it is open and the data have no clients of their own.
+    """
+    from fl_app.data import natural_num_clients
+
+    if settings.num_clients is not None:
+        return settings
+    if settings.data.partition.kind != "natural_id":
+        raise ConfigError(
+            "num_clients",
+            None,
+            "an integer >= 1 (null: with data.partition.kind=natural_id or plain flwr run)",
+        )
+    return dataclasses.replace(settings, num_clients=natural_num_clients(settings.data))
 
 
 def execute(
@@ -247,7 +274,7 @@ def execute(
     from fl_app.report.tables import print_tables, summary_table
     from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
-    settings = _with_absolute_paths(settings)
+    settings = fill_num_clients(_with_absolute_paths(settings))
     with show_progress(folder, settings.rounds, Console()):
         if settings.engine.name == "simulation":
             from fl_app.engines.flower import run_simulation

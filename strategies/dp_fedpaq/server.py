@@ -23,12 +23,7 @@ from strategies.dp_fedpaq.guarantees import (
     list_guarantees,
     spent_epsilon,
 )
-from strategies.dp_fedpaq.messages import (
-    model_arrays,
-    model_record,
-    request_config,
-    round_requests,
-)
+from strategies.dp_fedpaq.messages import model_arrays, model_record, request_config, round_requests
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
 from strategies.dp_fedpaq.spending import (
@@ -176,7 +171,7 @@ class DpFedPaq(RoundStrategy):
         num_clients = len(self._clients(grid))
         num_sampled = self.cohorts.num_sampled(num_clients)
         size = ArrayLayout.of(model_arrays(arrays)).num_parameters
-        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(size))
+        self.check_budget(num_rounds, num_clients, size)
         plan = replace(
             self._plan,
             num_rounds=num_rounds,
@@ -194,6 +189,11 @@ class DpFedPaq(RoundStrategy):
             z = plan_server_noise(self._parameters, worst)
             plan = replace(plan, server_noise_multiplier=z)
         self._plan = plan
+
+    def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
+        """Raise ParameterError if a run would exceed its uplink budget."""
+        num_sampled = self.cohorts.num_sampled(num_clients)
+        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(num_parameters))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
