@@ -43,7 +43,7 @@ def import_function(key: str, path: str) -> Callable[..., Any]:
                 "the run executes"
             ) from error
         raise _explain(key, path, f"importing {module_name}", error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _explain(key, path, f"importing {module_name}", error) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -59,10 +59,10 @@ def call_function(key: str, path: str, *arguments: Any) -> Any:
     function = import_function(key, path)
     try:
         return function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _explain(key, path, f"{path.partition(':')[2]}{arguments!r}", error) from error
 
 
-def _explain(key: str, path: str, action: str, error: Exception) -> ValueError:
+def _explain(key: str, path: str, action: str, error: BaseException) -> ValueError:
     reason = " ".join(str(error).split())
     return ValueError(f"{key}: {path!r}; {action} raised {type(error).__name__}: {reason}")

@@ -16,7 +16,7 @@ References
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -190,7 +190,9 @@ def partition_by_similarity(
     return _sorted(np.concatenate(parts) for parts in zip(dealt, runs, strict=True))
 
 
-def partition_by_group(groups: Groups, num_clients: int) -> Partitions:
+def partition_by_group(
+    groups: Groups, num_clients: int, rng: np.random.Generator, names: Sequence[str] = ()
+) -> Partitions:
     """Make each group of records one client, in the order of the sorted groups.
 
     Parameters
@@ -198,21 +200,26 @@ def partition_by_group(groups: Groups, num_clients: int) -> Partitions:
     groups : numpy.ndarray
         Integers or text, shape (n,): whose each record is (a person, a hospital).
     num_clients : int
-        Must be the number of different groups: no record is left out without being asked for.
+        At least 1. With fewer than there are groups, that many are chosen, and the records of the
+        others are left out.
+    rng : numpy.random.Generator
+        Chooses.
+    names : sequence of str
+        What the groups are called, for the message of the error.
 
     Raises
     ------
     DataError
-        If it is another number.
+        If there are fewer groups.
     """
-    names, of_record = np.unique(groups, return_inverse=True)
-    if num_clients != len(names):
-        raise DataError(
-            f"num_clients: {num_clients}; the records have {len(names)} groups, and natural_id "
-            f"makes each one client: use num_clients={len(names)}"
-        )
+    ids, of_record = np.unique(groups, return_inverse=True)
+    if num_clients > len(ids):
+        named = f" ({', '.join(names)})" if names else ""
+        raise DataError(f"num_clients: {num_clients}; the data have {len(ids)} groups{named}")
     order = np.argsort(of_record, kind="stable")
-    return _sorted(np.split(order, np.cumsum(np.bincount(of_record))[:-1]))
+    members = np.split(order, np.cumsum(np.bincount(of_record))[:-1])
+    chosen = np.sort(rng.permutation(len(ids))[:num_clients])
+    return _sorted([members[group] for group in chosen])
 
 
 def _share_parts(num_parts: int, num_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ values marked simulation-only, which a client sends in seeded experiments alone.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,13 +49,13 @@ class Request:
     server_round : int
         Counted from 1.
     parameters : DpFedPaqParameters
-    arrays : dict of str to ndarray
-        The global model.
+    arrays : ArrayRecord
+        The global model, not parsed yet.
     """
 
     server_round: int
     parameters: DpFedPaqParameters
-    arrays: dict[str, NDArray[np.generic]]
+    arrays: ArrayRecord
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,21 @@ def request_config(
     return ConfigRecord({**extra, ROUND_KEY: server_round, PARAMETERS_KEY: parameters.to_json()})
 
 
+def round_requests(
+    nodes: Iterable[int], server_round: int, arrays: ArrayRecord, config: ConfigRecord
+) -> list[Message]:
+    """Build a round's requests, one for each node, in their order."""
+    return [
+        Message(
+            RecordDict({ARRAYS: arrays, CONFIG: config}),
+            dst_node_id=node,
+            message_type=MessageType.TRAIN,
+            group_id=str(server_round),
+        )
+        for node in nodes
+    ]
+
+
 def parse_request(message: Message) -> Request:
     """Parse and check a request.
 
@@ -89,7 +104,7 @@ def parse_request(message: Message) -> Request:
     server_round, text = config.get(ROUND_KEY), config.get(PARAMETERS_KEY)
     if not isinstance(server_round, int) or server_round < 1 or not isinstance(text, str):
         raise MessageError("request without a round or parameters")
-    return Request(server_round, DpFedPaqParameters.from_json(text), model_arrays(arrays))
+    return Request(server_round, DpFedPaqParameters.from_json(text), arrays)
 
 
 def model_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:

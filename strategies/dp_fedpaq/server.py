@@ -1,37 +1,44 @@
 """The server side of DP-FedPaq, a Flower strategy."""
 
 import logging
-import math
-from collections import Counter
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from strategies.dp_fedpaq.algorithm import (
     Vector,
     aggregate_updates,
-    plan_participations,
-    sample_cohort,
+    aggregate_with_noise,
     upload_bits,
 )
-from strategies.dp_fedpaq.guarantees import Guarantee, list_guarantees, spent_epsilon
-from strategies.dp_fedpaq.messages import (
-    ARRAYS,
-    CONFIG,
-    model_arrays,
-    model_record,
-    request_config,
+from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.guarantees import (
+    Guarantee,
+    describe_noise,
+    list_guarantees,
+    spent_epsilon,
 )
+from strategies.dp_fedpaq.messages import model_arrays, model_record, request_config, round_requests
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies
+from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
+from strategies.dp_fedpaq.spending import (
+    Participation,
+    cohort_hides,
+    plan_server_noise,
+    server_mechanism,
+)
+from strategies.dp_fedpaq.tally import Tally
+from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.layout import ArrayLayout
-from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.mechanisms.rng import Randomness, RandomnessKind
+from strategies.mechanisms.parameter_checks import check_number
+from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import OnRound, RoundResult, RoundStrategy, payload_bytes, timed_exchange
+from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +46,16 @@ _log = logging.getLogger(__name__)
 class DpFedPaq(RoundStrategy):
     """DP-FedPaq as a strategy: give it to a ServerApp and call `start`.
 
-    The parameters of privacy and training are those of `DpFedPaqParameters`, where each is
-    explained; here are the server's own.
+    The parameters of privacy and training are those of `DpFedPaqParameters`, those of the cohorts
+    those of `CohortPlan`, where each is explained; here are the server's own.
 
     Parameters
     ----------
-    num_sampled_clients : int or None
-        r, clients asked in a round. At most one of this and `fraction_train` is given.
-    fraction_train : float or None
-        r / M in (0, 1]; r is rounded to the nearest integer, at least 1. Neither: everybody.
-    max_participations : int or None
-        Uploads of one client in the run at most, for which the noise is calibrated. None: the
-        number of rounds if everybody takes part in each, else the number that a client exceeds
-        with probability below 1% (it then sits out).
-    min_replies : int
-        Valid uploads below which a round leaves the model as it was.
+    colluding_fraction : float
+        Share of the other clients, in [0, 1], that may help a user of the models.
+    uplink_budget_bits : int or None
+        B, bits of all uploads together: the run is refused if K r beta exceeds it, and ends before
+        a round that would exceed it.
     client_ids : mapping of int to int, or None
         Node id to client number. Streams, cohorts and sums follow the client numbers, which
         makes seeded runs reproducible on every engine. None: the node ids themselves.
@@ -73,15 +75,22 @@ class DpFedPaq(RoundStrategy):
         *,
         num_sampled_clients: int | None = None,
         fraction_train: float | None = None,
+        participation: str = "fixed",
         max_participations: int | None = None,
         min_replies: int = 1,
+        colluding_fraction: float = 0.1,
+        uplink_budget_bits: int | None = None,
         client_ids: Mapping[int, int] | None = None,
         num_records: Mapping[int, int] | None = None,
         on_round: OnRound | None = None,
+        mode: str = "sound",
         unit: str = "record",
         neighboring_relation: str = "replace_one",
         sensitivity: str = "whole_update",
+        mechanism: str = "update_noise",
+        noise_at: str = "client",
         clipping_norm: float | None = 1.0,
+        max_grad_norm: float | None = None,
         target_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         target_delta: float = 1e-5,
@@ -89,6 +98,8 @@ class DpFedPaq(RoundStrategy):
         training: LocalTraining | None = None,
         local_steps: int | None = None,
         local_epochs: int | None = None,
+        sampling: str = "fixed",
+        sample_rate: float | None = None,
         batch_size: int = 16,
         learning_rate: float = 0.1,
         lr_schedule: str = "constant",
@@ -99,20 +110,24 @@ class DpFedPaq(RoundStrategy):
         seed: int = 0,
     ) -> None:
         super().__init__(on_round)
-        _check_cohort(num_sampled_clients, fraction_train, max_participations, min_replies)
-        self.num_sampled_clients = num_sampled_clients
-        self.fraction_train = fraction_train
-        self.max_participations = max_participations
-        self.min_replies = min_replies
+        self.cohorts = CohortPlan(
+            num_sampled_clients, fraction_train, participation, max_participations, min_replies
+        )
+        check_number("colluding_fraction", colluding_fraction, positive=False, below=1.0 + 1e-12)
+        self._budget = UplinkBudget(uplink_budget_bits)
         self.client_ids = client_ids
         self.num_records = num_records
-        self.participations: Counter[int] = Counter()
+        self.tally = Tally()
         self._parameters = DpFedPaqParameters(
             num_participations=max_participations or 1,
+            mode=mode,
             unit=unit,
             neighboring_relation=neighboring_relation,
             sensitivity=sensitivity,
+            mechanism=mechanism,
+            noise_at=noise_at,
             clipping_norm=clipping_norm,
+            max_grad_norm=max_grad_norm,
             target_epsilon=target_epsilon,
             noise_multiplier=noise_multiplier,
             target_delta=target_delta,
@@ -120,6 +135,8 @@ class DpFedPaq(RoundStrategy):
             training=training,
             local_steps=local_steps,
             local_epochs=local_epochs,
+            sampling=sampling,
+            sample_rate=sample_rate,
             batch_size=batch_size,
             learning_rate=learning_rate,
             lr_schedule=lr_schedule,
@@ -129,7 +146,7 @@ class DpFedPaq(RoundStrategy):
             randomness=randomness,
             seed=seed,
         )
-        self._num_rounds = 0
+        self._plan = Participation(kind=participation, colluding_fraction=colluding_fraction)
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -141,51 +158,69 @@ class DpFedPaq(RoundStrategy):
 
     def summary(self) -> None:
         """Log what the run does to an update, in one line."""
-        chosen = self._parameters
-        _log.info(
-            "DP-FedPaq: unit %s, %s, clipping norm %s, %s, quantiser %s, <= %d participations",
-            chosen.unit,
-            chosen.neighboring_relation,
-            chosen.clipping_norm,
-            f"target epsilon {chosen.target_epsilon}"
-            if chosen.target_epsilon is not None
-            else f"noise multiplier {chosen.noise_multiplier}",
-            chosen.quantizer,
-            chosen.num_participations,
-        )
+        _log.info("DP-FedPaq: %s", self._parameters.describe())
 
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
-        """Plan how often a client takes part, which its noise is calibrated for."""
+        """Plan how often a client takes part, which the noise is calibrated for.
+
+        Raises
+        ------
+        ParameterError
+            If the run would exceed its uplink budget.
+        """
         num_clients = len(self._clients(grid))
-        planned = self.max_participations or plan_participations(
-            num_rounds, self._num_sampled(num_clients), num_clients
+        num_sampled = self.cohorts.num_sampled(num_clients)
+        size = ArrayLayout.of(model_arrays(arrays)).num_parameters
+        self.check_budget(num_rounds, num_clients, size)
+        plan = replace(
+            self._plan,
+            num_rounds=num_rounds,
+            num_clients=num_clients,
+            num_sampled=num_sampled,
+            num_records=self.num_records,
         )
+        planned = self.cohorts.participations(num_rounds, num_clients)
+        if self._parameters.noise_at == "server" and cohort_hides(self._parameters, plan):
+            # The figure counts every round anyway: nobody need sit out.
+            planned = max(planned, num_rounds)
         self._parameters = replace(self._parameters, num_participations=planned)
+        if self._parameters.noise_at == "server" and self._parameters.adds_noise:
+            worst = replace(plan, uploads={0: planned})
+            z = plan_server_noise(self._parameters, worst)
+            plan = replace(plan, server_noise_multiplier=z)
+        self._plan = plan
+
+    def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
+        """Raise ParameterError if a run would exceed its uplink budget."""
+        num_sampled = self.cohorts.num_sampled(num_clients)
+        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(num_parameters))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Pick the cohort and build its requests, in the order of the client numbers."""
+        """Pick the cohort and build its requests, in the order of the client numbers.
+
+        Raises
+        ------
+        EndOfRun
+            If the uploads might exceed the uplink budget; nobody has been asked then.
+        """
         layout = ArrayLayout.of(model := model_arrays(arrays))
-        self._start = (arrays, layout.flatten(model), layout)
-        self._num_rounds = max(self._num_rounds, server_round)
         clients = self._clients(grid)
-        randomness = Randomness(self._parameters.randomness, self._parameters.seed)
-        positions = sample_cohort(
-            len(clients), self._num_sampled(len(clients)), randomness.stream("cohort", server_round)
-        )
+        positions = self.cohorts.draw(len(clients), self._stream("cohort", server_round))
+        size = self.upload_bits(layout.num_parameters)
+        if not self._budget.allows(8 * self.tally.uplink_bytes, len(positions), size):
+            raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
+        self._start = (arrays, layout.flatten(model), layout)
+        self.tally = self.tally.begin_round()
         ordered = sorted(clients)
         self._cohort = {clients[ordered[p]]: ordered[p] for p in positions}
         request = request_config(server_round, self._parameters, config)
-        return [
-            Message(
-                RecordDict({ARRAYS: arrays, CONFIG: request}),
-                dst_node_id=node,
-                message_type=MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for node in self._cohort
-        ]
+        return round_requests(self._cohort, server_round, arrays, request)
+
+    def _stream(self, purpose: str, server_round: int) -> Stream:
+        randomness = Randomness(self._parameters.randomness, self._parameters.seed)
+        return randomness.stream(purpose, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -199,15 +234,20 @@ class DpFedPaq(RoundStrategy):
             raise RuntimeError("aggregate_train needs a round begun by configure_train")
         arrays, start, layout = self._start
         collected = collect_replies(server_round, self._cohort, replies)
-        # Whoever was asked and did not say that it sits out may have uploaded: it is charged.
-        self.participations.update(set(self._cohort.values()) - collected.ineligible)
         uploads = collected.decode(layout.num_parameters, self._parameters)
-        averaged = aggregate_updates(start, uploads)
+        averaged = self._aggregate(server_round, start, uploads)
         if collected.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(collected.dropped))
         self._collected = collected
-        if collected.num_valid < self.min_replies:
+        self.tally = self.tally.add_replies(
+            self._cohort.values(),
+            collected.ineligible,
+            collected.num_valid,
+            collected.uplink_bytes,
+        )
+        if not self._is_published(collected.num_valid):
             return None, None
+        self.tally = self.tally.publish(collected.num_valid)
         floats = layout.unflatten(averaged)
         if not all(np.isfinite(array).all() for array in floats.values()):
             _log.warning("round %d: dropped, its average is not finite", server_round)
@@ -215,6 +255,29 @@ class DpFedPaq(RoundStrategy):
             return None, None
         model = {**model_arrays(arrays), **floats}
         return model_record(model), MetricRecord({"num-replies": collected.num_valid})
+
+    def _is_published(self, num_valid: int) -> bool:
+        """Say whether a round with that many valid uploads changes the model.
+
+        With Poisson participation and noise at the server, a round whose cohort is empty is a round
+        like any other: whether a client was there must not be seen.
+        """
+        hidden = self._parameters.noise_at == "server" and self.cohorts.participation == "poisson"
+        return num_valid >= self.cohorts.min_replies or (hidden and self._parameters.adds_noise)
+
+    def _aggregate(self, server_round: int, start: Vector, uploads: Iterable[Vector]) -> Vector:
+        parameters = self._parameters
+        if parameters.noise_at == "client" or not parameters.adds_noise:
+            return aggregate_updates(start, uploads)
+        assert parameters.clipping_norm is not None
+        return aggregate_with_noise(
+            start,
+            uploads,
+            server_mechanism(parameters, self._plan, server_round),
+            clipping_norm=parameters.clipping_norm,
+            num_expected=self._plan.num_sampled,
+            stream=self._stream("server-noise", server_round),
+        )
 
     def run_round(
         self,
@@ -225,47 +288,51 @@ class DpFedPaq(RoundStrategy):
         timeout: float,
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
+        begin = time.perf_counter()
         requests = self.configure_train(server_round, arrays, config, grid)
-        sizes = [payload_bytes(request) for request in requests]
-        replies, seconds = timed_exchange(grid, requests, timeout)
+        replies = grid.send_and_receive(requests, timeout=timeout) if requests else []
         aggregated, _ = self.aggregate_train(server_round, replies)
-        got = self._collected
-        return RoundResult(
-            server_round=server_round,
-            arrays=arrays if aggregated is None else aggregated,
-            seconds=seconds,
-            num_sampled=len(requests),
-            num_replies=got.num_valid,
-            num_failures=len(requests) - got.num_valid - len(got.ineligible),
-            num_ineligible=len(got.ineligible),
-            num_errors=got.num_errors,
-            num_local_failures=got.local_failures,
-            train_loss=self._mean_loss(got.losses),
-            uplink_bytes=got.uplink_bytes,
-            downlink_bytes=sum(size for size, _ in sizes),
-            update_bytes=got.valid_bytes,
-            control_bytes=sum(size for _, size in sizes) + got.control_bytes,
+        return describe_round(
+            server_round,
+            arrays if aggregated is None else aggregated,
+            requests,
+            self._collected,
+            seconds=time.perf_counter() - begin,
+            # In a secret run no client may report a loss, so none is believed.
+            with_loss=self._parameters.randomness == "seeded",
         )
 
-    def _mean_loss(self, losses: list[float]) -> float | None:
-        """Return the mean loss; in a secret run no client may report one, so none is believed."""
-        if not losses or self._parameters.randomness == "secret":
-            return None
-        return math.fsum(losses) / len(losses)
+    @property
+    def run(self) -> Participation:
+        """Who took part so far, as the report counts it."""
+        return replace(
+            self._plan,
+            num_rounds=self.tally.num_rounds,
+            uploads=self.tally.uploads,
+            fewest_uploads=self.tally.fewest_uploads or 0,
+            complete=self.tally.complete,
+            num_records=self.num_records,
+        )
+
+    def export_state(self) -> dict[str, Any]:
+        """Return what the rounds so far add up to."""
+        return self.tally.export()
+
+    def import_state(self, state: dict[str, Any]) -> None:
+        """Take over what `export_state` returned, or the same after a detour through JSON."""
+        self.tally = Tally.restore(state)
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""
-        return spent_epsilon(self._parameters, self.participations, self.num_records)
+        return spent_epsilon(self._parameters, self.run)
+
+    def describe_noise(self) -> dict[str, Any]:
+        """Return which bound the noise follows, and its largest standard deviation."""
+        return describe_noise(self._parameters, self.run)
 
     def guarantees(self) -> list[Guarantee]:
         """Return what the run guarantees so far, for privacy.json."""
-        sizes = self.num_records
-        return list_guarantees(
-            self._parameters,
-            self.epsilon(),
-            num_rounds=self._num_rounds,
-            most_records=max(sizes.values()) if sizes else None,
-        )
+        return list_guarantees(self._parameters, self.run)
 
     def upload_bits(self, num_parameters: int) -> int:
         """Return beta, the bits of one upload of a model with `num_parameters` parameters."""
@@ -279,35 +346,3 @@ class DpFedPaq(RoundStrategy):
         if self.client_ids is None:
             return {node: node for node in nodes}
         return {self.client_ids[node]: node for node in nodes if node in self.client_ids}
-
-    def _num_sampled(self, num_clients: int) -> int:
-        if self.fraction_train is not None:
-            return max(1, round(self.fraction_train * num_clients))
-        wanted = num_clients if self.num_sampled_clients is None else self.num_sampled_clients
-        if wanted > num_clients:
-            raise ParameterError(
-                "num_sampled_clients", wanted, f"at most the number of clients, {num_clients}"
-            )
-        return wanted
-
-
-def _check_cohort(
-    num_sampled_clients: int | None,
-    fraction_train: float | None,
-    max_participations: int | None,
-    min_replies: int,
-) -> None:
-    if num_sampled_clients is not None and fraction_train is not None:
-        raise ParameterError("fraction_train", fraction_train, "null beside num_sampled_clients")
-    if fraction_train is not None and not 0.0 < fraction_train <= 1.0:
-        raise ParameterError("fraction_train", fraction_train, "a number in (0, 1]")
-    counts = {
-        "num_sampled_clients": num_sampled_clients,
-        "max_participations": max_participations,
-        "min_replies": min_replies,
-    }
-    for key, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ParameterError(key, value, "an integer >= 1")
-        if value is not None and value < 1:
-            raise ParameterError(key, value, "an integer >= 1")

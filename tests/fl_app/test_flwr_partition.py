@@ -20,7 +20,7 @@ from fl_app.plain_mapping import PlainMapping
 
 library = pytest.importorskip("flwr_datasets.partitioner", reason="needs the extra hf")
 
-LABELS = read_digits()[0].labels
+LABELS = read_digits().train.labels
 GROUPS = np.array([f"writer {index % 10}" for index in range(len(LABELS))])
 # What each needs to divide the digits among ten clients.
 ARGUMENTS = {

@@ -60,8 +60,8 @@ def test_dirichlet_uses_every_record_once_and_keeps_the_minimum(
 
 
 def test_dirichlet_ends_with_a_thousand_clients_on_the_digits():
-    train, test = read_digits()
-    labels = np.concatenate([train.labels, test.labels])
+    raw = read_digits()
+    labels = np.concatenate([raw.train.labels, raw.test.labels])
     partitions = partition_by_dirichlet(labels, 1000, make_rng(), alpha=0.01)
     assert_every_record_once(partitions, 1797, 1000)
     assert min(len(part) for part in partitions) == 1
@@ -244,15 +244,24 @@ def test_similarity_draws_which_records_are_sorted():
 @pytest.mark.parametrize("names", [[3, 1, 7], ["site b", "a", "x"]])
 def test_natural_id_makes_each_group_one_client_in_their_order(names):
     groups = np.array([names[index] for index in (0, 1, 1, 2, 0, 1)])
-    partitions = partition_by_group(groups, 3)
+    partitions = partition_by_group(groups, 3, make_rng())
     assert_every_record_once(partitions, 6, 3)
     assert [part.tolist() for part in partitions] == [[1, 2, 5], [0, 4], [3]]
 
 
-@pytest.mark.parametrize("num_clients", [1, 2, 4])
-def test_natural_id_needs_as_many_clients_as_groups(num_clients):
-    with pytest.raises(DataError, match=rf"num_clients: {num_clients}; .* use num_clients=3"):
-        partition_by_group(np.array([0, 5, 5, 9]), num_clients)
+def test_fewer_clients_than_groups_are_chosen_and_more_are_refused():
+    groups = np.array([0, 5, 5, 9])
+    whole = {(0,), (1, 2), (3,)}
+    seen = set()
+    for seed in range(40):
+        partitions = partition_by_group(groups, 2, make_rng(seed))
+        chosen = tuple(tuple(part.tolist()) for part in partitions)
+        assert set(chosen) <= whole
+        assert chosen == tuple(sorted(chosen))
+        seen.add(chosen)
+    assert len(seen) == 3
+    with pytest.raises(DataError, match=r"num_clients: 4; the data have 3 groups \(a, b, c\)$"):
+        partition_by_group(groups, 4, make_rng(), ("a", "b", "c"))
 
 
 def test_natural_id_needs_groups():
