@@ -50,8 +50,8 @@ class DpFedPaq(RoundStrategy):
         r / M in (0, 1]; r is rounded to the nearest integer, at least 1. Neither: everybody.
     max_participations : int or None
         Uploads of one client in the run at most, for which the noise is calibrated. None: the
-        number of rounds if everybody takes part in each, else the number that a client exceeds
-        with probability below 1% (it then sits out).
+        number of rounds if everybody takes part in each or there is no noise, else the number
+        that a client exceeds with probability below 1% (it then sits out).
     min_replies : int
         Valid uploads below which a round leaves the model as it was.
     client_ids : mapping of int to int, or None
@@ -157,9 +157,9 @@ class DpFedPaq(RoundStrategy):
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
         """Plan how often a client takes part, which its noise is calibrated for."""
         num_clients = len(self._clients(grid))
-        planned = self.max_participations or plan_participations(
-            num_rounds, self._num_sampled(num_clients), num_clients
-        )
+        # Without noise nothing is spent, and nobody has to sit out.
+        sampled = self._num_sampled(num_clients) if self._parameters.adds_noise else num_clients
+        planned = self.max_participations or plan_participations(num_rounds, sampled, num_clients)
         self._parameters = replace(self._parameters, num_participations=planned)
 
     def configure_train(
