@@ -5,8 +5,11 @@ from functools import lru_cache
 import torch
 
 from fl_app.data import FederatedDataset, Records, load_dataset
+from fl_app.errors import ConfigError
 from fl_app.local_training import StepSettings, train_steps
 from fl_app.models import build_model
+from fl_app.per_example_gradients import check_per_example
+from fl_app.per_example_training import clipped_steps, num_trainable
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq.client import LocalWork, Trained
 
@@ -51,15 +54,44 @@ class LocalTask:
             feature_norm=chosen.feature_norm,
             float64=work.float64,
         )
-        return train_steps(
-            shared_model(self.settings, dataset),
+        model = shared_model(self.settings, dataset)
+        if work.max_grad_norm is None:
+            return train_steps(
+                model,
+                work.arrays,
+                self.records(),
+                work.batches,
+                steps,
+                batch_divisor=work.batch_size,
+                torch_seed=work.seed,
+            )
+        noise = work.step_noise
+        size = num_trainable(model)
+        return clipped_steps(
+            model,
             work.arrays,
             self.records(),
             work.batches,
             steps,
+            max_grad_norm=work.max_grad_norm,
             batch_divisor=work.batch_size,
             torch_seed=work.seed,
+            step_noise=None if noise is None else lambda step: noise(step, size),
         )
+
+
+def check_model(settings: RunSettings, dataset: FederatedDataset) -> None:
+    """Raise ConfigError if the model cannot be trained as the settings ask, whatever the data."""
+    if settings.strategy.max_grad_norm is None:
+        return
+    try:
+        check_per_example(shared_model(settings, dataset), dataset.feature_shape)
+    except ValueError as error:
+        raise ConfigError(
+            "strategy.max_grad_norm",
+            settings.strategy.max_grad_norm,
+            f"null with this model ({error})",
+        ) from None
 
 
 def shared_model(settings: RunSettings, dataset: FederatedDataset) -> torch.nn.Module:

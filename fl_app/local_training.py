@@ -1,7 +1,7 @@
 """One client's local training: plain SGD on batches that are given to it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,12 @@ from torch.nn import functional
 from fl_app.data.records import DataError, Records
 from fl_app.model_arrays import Arrays, load_arrays, to_arrays
 from fl_app.models import input_placement
+
+Gradient = Callable[
+    [int, Sequence[torch.Tensor], torch.Tensor, torch.Tensor],
+    tuple[Sequence[torch.Tensor], torch.Tensor | None],
+]
+"""What g is in a step (see `take_steps`)."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +53,11 @@ class StepSettings:
     float64: bool = False
 
     def __post_init__(self) -> None:
-        _require_number("learning_rate", self.learning_rate, positive=True)
-        _require_number("weight_decay", self.weight_decay, positive=False)
-        _require_number("proximal", self.proximal, positive=False)
+        require_number("learning_rate", self.learning_rate, positive=True)
+        require_number("weight_decay", self.weight_decay, positive=False)
+        require_number("proximal", self.proximal, positive=False)
         if self.feature_norm is not None:
-            _require_number("feature_norm", self.feature_norm, positive=True)
+            require_number("feature_norm", self.feature_norm, positive=True)
         if not isinstance(self.float64, bool):
             raise ValueError(f"float64: {self.float64!r}; true or false is needed")
 
@@ -83,7 +89,7 @@ def project_records(features: NDArray[Any], feature_norm: float | None) -> NDArr
     """
     if feature_norm is None:
         return features
-    _require_number("feature_norm", feature_norm, positive=True)
+    require_number("feature_norm", feature_norm, positive=True)
     if features.dtype.kind != "f" or features.ndim < 2:
         raise ValueError(
             f"features: {features.dtype} of shape {features.shape}; floating point of shape "
@@ -162,7 +168,47 @@ def train_steps(
     ValueError
         If an argument is not allowed or the arrays do not fit the model.
     """
-    _require_number("batch_divisor", batch_divisor, positive=True)
+    require_number("batch_divisor", batch_divisor, positive=True)
+    # What autograd multiplies the gradient of the sum of losses by.
+    weight = torch.tensor(1 / float(batch_divisor), dtype=torch.float64)
+
+    def mean_gradient(
+        step: int, parameters: Sequence[torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], torch.Tensor | None]:
+        if not len(labels):
+            return (), None
+        loss = sum_losses(model, inputs, labels)
+        # A factor and not a grad_output: that would import sympy, a second on the first step.
+        scaled = loss * weight.to(loss.dtype)
+        gradients = torch.autograd.grad(
+            scaled, parameters, allow_unused=True, materialize_grads=True
+        )
+        return gradients, loss
+
+    return take_steps(
+        model, arrays, records, batches, settings, mean_gradient, torch_seed=torch_seed
+    )
+
+
+def take_steps(
+    model: nn.Module,
+    arrays: Mapping[str, NDArray[Any]],
+    records: Records,
+    batches: Sequence[NDArray[np.int64]],
+    settings: StepSettings,
+    gradient: Gradient,
+    *,
+    torch_seed: int,
+) -> tuple[Arrays, float | None]:
+    """Take one step per batch, as `train_steps` does with its own gradient.
+
+    Parameters
+    ----------
+    gradient : callable
+        Called once a step, for empty batches too, with the step's number from 0, the trainable
+        parameters, the batch's inputs and its labels. It returns g as one tensor for each parameter
+        (or nothing at all: zero), and the sum of the records' losses (None without records).
+    """
     if isinstance(torch_seed, bool) or not 0 <= torch_seed < 2**63:
         raise ValueError(f"torch_seed: {torch_seed!r}; an int in [0, 2**63) is needed")
     used, indices = _index_batches(batches, len(records))
@@ -176,16 +222,30 @@ def train_steps(
         features = project_records(records.features[used], settings.feature_norm)
         inputs = torch.from_numpy(features).to(device, dtype)
         labels = torch.from_numpy(records.labels[used]).to(device)
-        on_gpu = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=on_gpu):
-            torch.default_generator.manual_seed(torch_seed)
-            if on_gpu:
-                torch.cuda.default_generators[device.index].manual_seed(torch_seed)
+        with seed_torch(device, torch_seed):
             steps = [batch.to(device) for batch in indices]
-            loss_sum = _run_steps(model, inputs, labels, steps, settings, float(batch_divisor))
+            loss_sum = _run_steps(model, inputs, labels, steps, settings, gradient)
         num_used = sum(len(batch) for batch in batches)
         loss = loss_sum / num_used if num_used else None
         return to_arrays(model), loss if loss is None or math.isfinite(loss) else math.nan
+
+
+@contextmanager
+def seed_torch(device: torch.device, torch_seed: int) -> Iterator[None]:
+    """Seed torch's global generators, the device's too, and restore them afterwards."""
+    on_gpu = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=on_gpu):
+        torch.default_generator.manual_seed(torch_seed)
+        if on_gpu:
+            torch.cuda.default_generators[device.index].manual_seed(torch_seed)
+        yield
+
+
+def sum_losses(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the records' cross entropies, of at least single precision."""
+    logits = model(inputs)
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    return functional.cross_entropy(logits, labels, reduction="sum")
 
 
 def _run_steps(
@@ -194,7 +254,7 @@ def _run_steps(
     labels: torch.Tensor,
     steps: Sequence[torch.Tensor],
     settings: StepSettings,
-    batch_divisor: float,
+    gradient: Gradient,
 ) -> float:
     """Run the steps in place and return the sum of the records' losses."""
     model.train()
@@ -205,18 +265,10 @@ def _run_steps(
     shrink = 1 - rate * (settings.weight_decay + proximal)
     start = [p.detach().clone() for p in parameters] if proximal else []
     total = torch.zeros((), dtype=torch.float64, device=inputs.device)
-    # What autograd multiplies the gradient of the sum of losses by.
-    weight = torch.full((), 1 / batch_divisor, dtype=torch.float64, device=inputs.device)
-    for batch in steps:
-        gradients: tuple[torch.Tensor, ...] = ()
-        if len(batch):
-            logits = model(inputs.index_select(0, batch))
-            logits = logits.float() if logits.dtype.itemsize < 4 else logits
-            loss = functional.cross_entropy(logits, labels.index_select(0, batch), reduction="sum")
-            # A factor and not a grad_output: that would import sympy, a second on the first step.
-            gradients = torch.autograd.grad(
-                loss * weight.to(loss.dtype), parameters, allow_unused=True, materialize_grads=True
-            )
+    for step, batch in enumerate(steps):
+        gradients, loss = gradient(
+            step, parameters, inputs.index_select(0, batch), labels.index_select(0, batch)
+        )
         with torch.no_grad():
             # Gradients are only read: autograd may hand out one tensor for two parameters.
             if shrink != 1:
@@ -224,7 +276,8 @@ def _run_steps(
             if proximal:
                 torch._foreach_add_(parameters, start, alpha=rate * proximal)
             if gradients:
-                torch._foreach_add_(parameters, gradients, alpha=-rate)
+                torch._foreach_add_(parameters, list(gradients), alpha=-rate)
+            if loss is not None:
                 total += loss.detach()
     return float(total)
 
@@ -242,7 +295,11 @@ def _index_batches(
             f"batches: indices in [{int(joined.min())}, {int(joined.max())}]; "
             f"[0, {num_records}) is allowed"
         )
-    used, positions = np.unique(joined, return_inverse=True)
+    # What np.unique(joined, return_inverse=True) gives, without sorting.
+    is_used = np.zeros(num_records, dtype=bool)
+    is_used[joined] = True
+    used = np.flatnonzero(is_used)
+    positions = (np.cumsum(is_used) - 1)[joined]
     ends = np.cumsum([len(batch) for batch in batches])[:-1]
     return used, [torch.from_numpy(part) for part in np.split(positions, ends)]
 
@@ -279,7 +336,8 @@ def _in_float64(model: nn.Module) -> Iterator[None]:
             tensor.data = tensor.data.to(dtype)
 
 
-def _require_number(key: str, value: Any, *, positive: bool) -> None:
+def require_number(key: str, value: Any, *, positive: bool) -> None:
+    """Raise ValueError unless the value is a finite number >= 0, or > 0 if `positive`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < 0 or (positive and value == 0):
         kind = "positive" if positive else "non-negative"

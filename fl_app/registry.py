@@ -18,6 +18,7 @@ from strategies.mechanisms.sensitivity import LocalTraining
 from strategies.rounds import OnRound
 
 DEFAULT_NUM_LEVELS = 100
+_UPDATE_NOISE = ("sound", "update_noise")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ def build_strategy(
     try:
         return method.build(settings, client_ids, num_records, on_round)
     except ParameterError as error:
-        key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
-        raise ConfigError(key, error.value, error.allowed) from None
+        raise name_parameter(error) from None
 
 
 def check_settings(settings: RunSettings) -> None:
@@ -66,7 +66,22 @@ def check_settings(settings: RunSettings) -> None:
     build_strategy(settings)
 
 
-_TOP_KEYS = ("num_sampled_clients", "fraction_train", "min_replies", "randomness", "seed")
+_TOP_KEYS = (
+    "num_sampled_clients",
+    "fraction_train",
+    "participation",
+    "min_replies",
+    "randomness",
+    "seed",
+)
+
+
+def name_parameter(error: ParameterError) -> ConfigError:
+    """Return the error that names a method's parameter as the configuration does."""
+    if error.key == "uplink_budget_bits":
+        return ConfigError("budget", f"{error.value} bits", error.allowed)
+    key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
+    return ConfigError(key, error.value, error.allowed)
 
 
 def _build_dp_fedpaq(
@@ -81,22 +96,31 @@ def _build_dp_fedpaq(
         return DpFedPaq(
             num_sampled_clients=settings.num_sampled_clients,
             fraction_train=settings.fraction_train,
+            participation=settings.participation,
             max_participations=chosen.max_participations,
+            colluding_fraction=chosen.colluding_fraction,
+            uplink_budget_bits=settings.budget.bits,
             min_replies=settings.min_replies,
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
+            mode=chosen.mode,
             unit=chosen.unit,
             neighboring_relation=chosen.neighboring_relation,
             sensitivity=sensitivity,
+            mechanism=chosen.mechanism,
+            noise_at=chosen.noise_at,
             clipping_norm=chosen.clipping_norm,
+            max_grad_norm=chosen.max_grad_norm,
             target_epsilon=chosen.target_epsilon,
             noise_multiplier=chosen.noise_multiplier,
             target_delta=chosen.target_delta,
             accountant=chosen.accountant,
-            training=_declare_training(settings) if sensitivity == "convex" else None,
+            training=None if sensitivity == "whole_update" else _declare_training(settings),
             local_steps=chosen.local_steps,
             local_epochs=chosen.local_epochs,
+            sampling=chosen.sampling,
+            sample_rate=chosen.sample_rate,
             batch_size=chosen.batch_size,
             learning_rate=chosen.learning_rate,
             lr_schedule=chosen.lr_schedule,
@@ -109,8 +133,12 @@ def _build_dp_fedpaq(
 
     if chosen.sensitivity != "auto":
         return build(chosen.sensitivity)
+    if chosen.max_grad_norm is not None and (chosen.mode, chosen.mechanism) == _UPDATE_NOISE:
+        return build("one_step")
     strategy = build("whole_update")
-    if not strategy.parameters.adds_noise or loss_family(settings.model.name) is None:
+    if not strategy.parameters.client_adds_noise or loss_family(settings.model.name) is None:
+        return strategy
+    if chosen.mode == "paper":
         return strategy
     try:
         return build("convex")
@@ -126,12 +154,14 @@ def explain_sensitivity(settings: RunSettings) -> str | None:
     if chosen.sensitivity != "auto":
         return None
     parameters = build_strategy(settings).parameters
-    if not parameters.adds_noise or parameters.sensitivity == "convex":
+    if not parameters.client_adds_noise or parameters.sensitivity == "convex":
+        return None
+    if parameters.mode == "paper":
         return None
     if loss_family(settings.model.name) is None:
         return f"model {settings.model.name} is not convex"
     broken = broken_conditions(
-        dataclasses.replace(_declare_training(settings), sampling=parameters.sampling),
+        dataclasses.replace(_declare_training(settings), sampling=parameters.record_sampling),
         unit=chosen.unit,
         neighboring_relation=chosen.neighboring_relation,
     )
@@ -152,7 +182,7 @@ def _declare_training(settings: RunSettings) -> LocalTraining:
         batch_size=chosen.batch_size,
         feature_norm=chosen.feature_norm,
         has_bias=True,
-        per_example_clipping=False,
+        per_example_clipping=chosen.max_grad_norm is not None,
         class_weights=False,
         input_dropout=False,
         trainable_lower_layers=family is None,

@@ -40,16 +40,17 @@ class StrategySettings:
 
     name: Literal["dp_fedpaq"]
     label: str | None = None
-    mode: Literal["sound"] = "sound"
+    mode: Literal["sound", "paper"] = "sound"
     unit: Literal["record", "client"] = "record"
     neighboring_relation: Literal["replace_one", "add_or_remove_one", "zero_out"] = "replace_one"
-    sensitivity: Literal["auto", "whole_update", "convex"] = "auto"
-    mechanism: Literal["update_noise"] = "update_noise"
-    noise_at: Literal["client"] = "client"
+    sensitivity: Literal["auto", "whole_update", "one_step", "convex"] = "auto"
+    mechanism: Literal["update_noise", "dp_sgd"] = "update_noise"
+    noise_at: Literal["client", "server"] = "client"
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
     target_delta: float = 1e-5
     clipping_norm: float | None = 1.0
+    max_grad_norm: float | None = None
     feature_norm: float | None = None
     quantizer: Literal["none", "qsgd"] = "qsgd"
     num_levels: int | None = None
@@ -57,14 +58,53 @@ class StrategySettings:
     local_steps: int | None = None
     local_epochs: int | None = None
     batch_size: int = 16
-    sampling: Literal["fixed"] = "fixed"
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    sample_rate: float | None = None
     learning_rate: float = 0.1
     lr_schedule: Literal["constant", "inverse_rounds", "exponential"] = "constant"
     lr_decay: float = 1.0
     weight_decay: float = 0.0
     proximal: float = 0.0
-    accountant: Literal["auto", "closed_form", "pld"] = "auto"
+    accountant: Literal["auto", "closed_form", "pld", "rdp"] = "auto"
     max_participations: int | None = None
+    colluding_fraction: float = 0.1
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    """What all uploads of a run may take together; all None: no limit.
+
+    Attributes
+    ----------
+    uplink_bits : int or None
+        B, bits; or both of:
+    capacity, seconds : float or None
+        C, bits a second of the uplink that all share, and its time: B = C * seconds.
+    """
+
+    uplink_bits: int | None = None
+    capacity: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.uplink_bits is not None:
+            _require("budget.uplink_bits", self.uplink_bits, self.uplink_bits >= 1, "an int >= 1")
+        for key, other in (("capacity", "seconds"), ("seconds", "capacity")):
+            value = getattr(self, key)
+            if value is None:
+                continue
+            _require(f"budget.{key}", value, 0.0 < value < 1e15, "a number > 0 and < 1e15")
+            if getattr(self, other) is None:
+                raise ConfigError(f"budget.{other}", None, f"a number > 0 beside budget.{key}")
+            if self.uplink_bits is not None:
+                raise ConfigError(f"budget.{key}", value, "null beside budget.uplink_bits")
+
+    @property
+    def bits(self) -> int | None:
+        """B in bits; None: no limit."""
+        if self.capacity is not None and self.seconds is not None:
+            return max(1, int(self.capacity * self.seconds))
+        return self.uplink_bits
 
 
 @dataclass(frozen=True)
@@ -79,10 +119,11 @@ class RunSettings:
     num_clients: int | None = None
     num_sampled_clients: int | None = None
     fraction_train: float | None = None
-    participation: Literal["fixed"] = "fixed"
+    participation: Literal["fixed", "poisson"] = "fixed"
     min_replies: int = 1
     round_timeout: float = 3600.0
     train_loss_every: int | None = None
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
     faults: FaultSettings = field(default_factory=FaultSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     data: DataSettings = field(default_factory=DataSettings)

@@ -85,6 +85,10 @@ def payload_bytes(message: Message) -> tuple[int, int]:
     return arrays, control
 
 
+class EndOfRun(Exception):  # noqa: N818
+    """Raised by a round before anybody is asked: the run ends with the round before; says why."""
+
+
 class RoundStrategy(Strategy):
     """A strategy whose rounds are recorded and can be stopped in between.
 
@@ -169,7 +173,11 @@ class RoundStrategy(Strategy):
         if evaluate_fn and (evaluation := evaluate_fn(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = evaluation
         for server_round in range(1, num_rounds + 1):
-            outcome = self.run_round(server_round, arrays, config, grid, timeout)
+            try:
+                outcome = self.run_round(server_round, arrays, config, grid, timeout)
+            except EndOfRun as end:
+                _log.warning("stopped before round %d of %d: %s", server_round, num_rounds, end)
+                break
             result.arrays = arrays = outcome.arrays
             result.train_metrics_clientapp[server_round] = _as_metrics(outcome)
             evaluation = evaluate_fn(server_round, arrays) if evaluate_fn else None

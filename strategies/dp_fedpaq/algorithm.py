@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.mechanisms.accounting import calibrate_noise_multiplier
+from strategies.dp_fedpaq.published_noise import published_mechanism
+from strategies.mechanisms.accounting import GaussianReleases, calibrate_noise_multiplier
 from strategies.mechanisms.clipping import clip_by_l2_norm, l2_norm, replace_non_finite
 from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
@@ -24,7 +25,13 @@ from strategies.mechanisms.quantization import (
     unpack_qsgd,
 )
 from strategies.mechanisms.rng import Randomness, Stream
-from strategies.mechanisms.sampling import Batches, draw_batches, shuffle_epochs
+from strategies.mechanisms.sampling import (
+    Batches,
+    draw_batches,
+    draw_poisson_batches,
+    shuffle_epochs,
+    split_poisson_sample,
+)
 
 Vector = NDArray[np.float64]
 
@@ -32,8 +39,15 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 # Alg. 2, step 1: the server picks r clients uniformly without replacement.
-def sample_cohort(num_clients: int, num_sampled: int, stream: Stream) -> NDArray[np.int64]:
-    """Return the round's clients, positions below `num_clients` in increasing order."""
+def sample_cohort(
+    num_clients: int, num_sampled: int, participation: str, stream: Stream
+) -> NDArray[np.int64]:
+    """Return the round's clients, positions below `num_clients` in increasing order.
+
+    `fixed`: exactly r. `poisson`: each by itself with probability r / M, so possibly nobody.
+    """
+    if participation == "poisson":
+        return np.flatnonzero(stream.uniform(num_clients) < num_sampled / num_clients)
     return np.sort(stream.sample_without_replacement(num_clients, num_sampled))
 
 
@@ -52,6 +66,11 @@ def plan_participations(num_rounds: int, num_sampled: int, num_clients: int) -> 
 # Alg. 2, step 2: the client draws this round's records, secretly.
 def draw_records(parameters: DpFedPaqParameters, num_records: int, stream: Stream) -> Batches:
     """Return the batches of the local steps, as indices into the client's records."""
+    if parameters.sampling == "poisson":
+        assert parameters.sample_rate is not None
+        assert parameters.local_steps is not None
+        draw = draw_poisson_batches if parameters.mechanism == "dp_sgd" else split_poisson_sample
+        return draw(num_records, parameters.sample_rate, parameters.local_steps, stream)
     if parameters.local_steps is not None:
         return draw_batches(num_records, parameters.batch_size, parameters.local_steps, stream)
     assert parameters.local_epochs is not None
@@ -63,9 +82,7 @@ def subtract_models(
     trained: Mapping[str, NDArray[np.generic]], start: Vector, layout: ArrayLayout
 ) -> Vector:
     """Return x_E - x as a float64 vector of shape (d,)."""
-    update = layout.flatten(trained)
-    update -= start
-    return update
+    return layout.subtract(trained, start)
 
 
 # Alg. 2, step 4: whatever is not a number becomes zero; the whole update is clipped.
@@ -85,13 +102,16 @@ def bound_update(update: Vector, clipping_norm: float | None) -> Vector:
 def client_mechanism(
     parameters: DpFedPaqParameters, server_round: int, num_records: int
 ) -> GaussianMechanism | None:
-    """Return the noise mechanism of one client in one round; None without noise.
+    """Return the noise mechanism of one client in one round; None if it adds no noise itself.
 
     The noise multiplier is the configured one, or the smallest for which the client's own total
-    epsilon, over all planned participations with its own number of records, meets the target.
+    epsilon, over all planned participations with its own number of records, meets the target. With
+    `dp_sgd` the noise belongs to each step's sum of gradients, else to the update.
     """
-    if not parameters.adds_noise:
+    if not parameters.adds_noise or parameters.noise_at == "server":
         return None
+    if parameters.mode == "paper":
+        return published_mechanism(parameters, num_records)
     return GaussianMechanism(
         sensitivity=parameters.sensitivity_in_round(server_round),
         noise_multiplier=client_noise_multiplier(parameters, num_records),
@@ -102,20 +122,26 @@ def client_noise_multiplier(parameters: DpFedPaqParameters, num_records: int) ->
     """Return z of a client with `num_records` records (see `client_mechanism`)."""
     if parameters.noise_multiplier is not None:
         return parameters.noise_multiplier
+    planned = parameters.releases(1.0, num_records, parameters.num_participations)
+    return calibrate(parameters, planned)
+
+
+def calibrate(parameters: DpFedPaqParameters, planned: GaussianReleases) -> float:
+    """Return the least z with which the planned releases meet the target."""
     assert parameters.target_epsilon is not None
-    planned, sample_rate = parameters.num_participations, parameters.sample_rate(num_records)
     # By the letter of the definition, a record that is drawn in the whole run with probability
     # below delta needs no noise. It is counted as drawn twice as often, and gets some.
-    least = 1.0 - (1.0 - min(1.0, 2.0 * parameters.target_delta)) ** (1.0 / planned)
+    never = 1.0 - min(1.0, 2.0 * parameters.target_delta)
+    least = 1.0 - never ** (1.0 / planned.num_releases)
     return calibrate_noise_multiplier(
         parameters.target_epsilon,
         parameters.target_delta,
-        num_releases=planned,
-        unit=parameters.unit,
-        neighboring_relation=parameters.neighboring_relation,
-        sampling=parameters.sampling,
-        sample_rate=max(sample_rate, least),
-        accountant=parameters.resolved_accountant,
+        num_releases=planned.num_releases,
+        unit=planned.unit,
+        neighboring_relation=planned.neighboring_relation,
+        sampling=planned.sampling,
+        sample_rate=max(planned.sample_rate, least),
+        accountant=parameters.accountant,
     )
 
 
@@ -128,7 +154,14 @@ def privatize_update(
 ) -> Vector:
     """Return the bounded update (step 4) with the mechanism's noise added."""
     bounded = bound_update(update, parameters.clipping_norm)
-    return bounded if mechanism is None else mechanism.add_noise(bounded, stream)
+    if mechanism is None or not parameters.client_adds_noise:
+        return bounded
+    return mechanism.add_noise(bounded, stream)
+
+
+def gradient_noise(mechanism: GaussianMechanism, size: int, stream: Stream) -> Vector:
+    """Draw the noise of one local step's sum of clipped gradients (`dp_sgd`)."""
+    return mechanism.add_noise(np.zeros(size), stream)
 
 
 # Alg. 2, step 6: quantise after the noise, without bias.  Alg. 2, step 7: pack and upload.
@@ -179,6 +212,40 @@ def aggregate_updates(start: Vector, updates: Iterable[Vector]) -> Vector:
         total += update
         count += 1
     return start + total / count if count else start
+
+
+# The curator model of the paper's section II: the trusted server adds the noise, to the sum.
+def aggregate_with_noise(
+    start: Vector,
+    updates: Iterable[Vector],
+    mechanism: GaussianMechanism,
+    *,
+    clipping_norm: float,
+    num_expected: float,
+    stream: Stream,
+) -> Vector:
+    """Clip each update, add noise to the sum, divide by a constant, add to the model.
+
+    Formal guarantees: one client moves the sum by at most the mechanism's sensitivity, whatever it
+    uploads; the noise and the divisor do not depend on who answered, an empty cohort included.
+
+    Parameters
+    ----------
+    start : ndarray of float64, shape (d,)
+    updates : iterable of ndarray of float64, shape (d,)
+        Finite, as decoded.
+    mechanism : GaussianMechanism
+    clipping_norm : float
+        S > 0; rounding by a quantiser may have lengthened an update.
+    num_expected : float
+        r > 0, the clients expected in a round.
+    stream : Stream
+        The server's own.
+    """
+    total = np.zeros_like(start)
+    for update in updates:
+        total += clip_by_l2_norm(update, clipping_norm)
+    return start + mechanism.add_noise(total, stream) / num_expected
 
 
 def local_round(

@@ -1,18 +1,23 @@
 """The client side of DP-FedPaq: unpack, one round, pack; and the client's own refusals."""
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 
+from strategies.device_state import ContextState, DeviceState
 from strategies.dp_fedpaq.algorithm import (
     UploadStreams,
     client_mechanism,
+    client_noise_multiplier,
     draw_records,
+    gradient_noise,
     local_round,
 )
 from strategies.dp_fedpaq.messages import (
@@ -26,13 +31,17 @@ from strategies.dp_fedpaq.messages import (
     upload_reply,
 )
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.mechanisms.layout import ArrayLayout
+from strategies.dp_fedpaq.received_model import ReceivedModel, receive_model
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.mechanisms.sampling import Batches
 from strategies.mechanisms.sensitivity import SensitivityError, check_model
 
-_STATE = "dp_fedpaq"
+# Bounds on what local steps do, which hold in float64 and from models that are not too large.
+EXACT_SENSITIVITIES = ("convex", "one_step")
+METHOD = "dp_fedpaq"
+# In place of a request's digest, which a seeded run has no use for.
+_SEEDED = "seeded"
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +52,7 @@ class LocalWork:
     Attributes
     ----------
     arrays : dict of str to ndarray
-        The global model x, as the server sent it.
+        The global model x, as the server sent it; the caller's own, to write to.
     batches : list of ndarray of int64
         One batch of record indices for each local step, in order.
     batch_size : int
@@ -53,7 +62,13 @@ class LocalWork:
     seed : int
         For random layers (dropout); drawn from the client's own stream.
     float64 : bool
-        Whether the steps must be computed in float64 (a condition of the convex bound).
+        Whether the steps must be computed in float64 (a condition of `EXACT_SENSITIVITIES`).
+    max_grad_norm : float or None
+        C: the gradient of each record is clipped to this L2 norm; None: no such clipping.
+    step_noise : callable or None
+        Noise to add to the sum of clipped gradients of a step (`dp_sgd`): the number of the step,
+        from 0, and the number d of trained parameters in, a float64 vector of length d out. To be
+        called once for each step, in order.
     """
 
     arrays: dict[str, NDArray[np.generic]]
@@ -62,6 +77,8 @@ class LocalWork:
     learning_rate: float
     seed: int
     float64: bool
+    max_grad_norm: float | None = None
+    step_noise: Callable[[int, int], NDArray[np.float64]] | None = None
 
 
 Trained = tuple[Mapping[str, NDArray[np.generic]], float | None]
@@ -76,6 +93,7 @@ def train(
     local_update: LocalUpdate,
     accepts: Callable[[DpFedPaqParameters], bool] | None = None,
     terms: str = "",
+    state: DeviceState | None = None,
 ) -> Message:
     """Answer a training request with a private upload.
 
@@ -84,8 +102,8 @@ def train(
     message : Message
         The server's request.
     context : Context
-        The node's context. Its state counts this run's participations; ``partition-id`` of its
-        node configuration names the streams of a seeded run.
+        The node's context; ``partition-id`` of its node configuration names the streams of a
+        seeded run.
     num_records : int or callable
         n_k, or a function that reads the data and returns it. The function is called only once
         the request has passed all checks.
@@ -96,6 +114,8 @@ def train(
     terms : str
         Whatever else the local training depends on (the application's settings). It may not
         change within a run, just as the parameters may not.
+    state : DeviceState or None
+        Where this run's participations are counted. None: in the node's context.
 
     Returns
     -------
@@ -110,88 +130,144 @@ def train(
       parameters has been added. A client sits out if its participations are used up, or if it has
       too few records where their number is public (unit record under replace_one, or no noise);
       where it is not, it uploads noise alone.
-    * A round is answered at most once, and the first request's parameters and terms hold for the
-      run. That these are the ones the report names is up to `accepts`: without it, the client
-      believes the server.
+    * No round is drawn twice: a repeated request gets the same bytes as the first, and nothing more
+      is charged. In a secret run these are the stored ones, and only the very same request gets
+      them; a seeded run computes them again. An earlier round is refused.
+    * The first request's parameters and terms hold for the run. That these are the ones the report
+      names is up to `accepts`: without it, the client believes the server.
     * Values for experiments (the training loss) are added in seeded runs only.
     """
     try:
         request = parse_request(message)
-        start, layout = _read_model(request)
+        model = _read_model(request)
     except (MessageError, ParameterError, SensitivityError, ValueError) as error:
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
     parameters = request.parameters
     if accepts is not None and not accepts(parameters):
         return error_reply(message, REFUSED, "parameters refused by the client")
-    last_round, participations, agreed = _participations(context)
-    if request.server_round <= last_round:
+    memory = ContextState(context) if state is None else state
+    entry = memory.read_entry(METHOD)
+    if request.server_round < entry.last_round:
         return error_reply(message, REFUSED, "round already answered")
-    digest = hashlib.sha256(f"{parameters.to_json()}\n{terms}".encode()).hexdigest()
-    if agreed not in (None, digest):
+    agreed = _digest(parameters.to_json(), terms)
+    if entry.terms not in ("", agreed):
         return error_reply(message, REFUSED, "parameters changed within a run")
-    if participations >= parameters.num_participations:
-        return ineligible_reply(message)
-    # Before any data is read: whatever follows, this round is not answered again.
-    _remember(context, request.server_round, participations, digest)
+    secret = parameters.randomness == "secret"
+    asked = _hash_request(request, agreed) if secret else _SEEDED
+    charged = request.server_round == entry.last_round and entry.request != ""
+    if charged and secret:
+        if asked == entry.request and entry.reply:
+            return upload_reply(message, entry.reply, None, False)
+        return error_reply(message, REFUSED, "round already answered")
+    if not charged:
+        if entry.participations >= parameters.num_participations:
+            return ineligible_reply(message)
+        # Before any data is read: whatever follows, no earlier round is answered from here on.
+        entry = replace(entry, last_round=request.server_round, terms=agreed, request="", reply=b"")
+        memory.write_entry(entry)
     try:
         records = num_records() if callable(num_records) else num_records
     except Exception:
         _log.exception("data could not be read")
         return error_reply(message, FAILED, "data could not be read")
-    enough = records >= parameters.min_records
-    if not enough and parameters.is_size_public:
+    if records < parameters.min_records and parameters.is_size_public:
         return ineligible_reply(message)
-    _remember(context, request.server_round, participations + 1, digest)
+    if not charged:
+        entry = replace(entry, participations=entry.participations + 1, request=asked)
+        memory.write_entry(entry)
+    client = int(context.node_config.get("partition-id", context.node_id))
+    upload, loss, failed = _make_upload(request, model, records, client, local_update)
+    if upload is None:
+        return error_reply(message, FAILED, "local training failed")
+    if secret:
+        releases = _describe_releases(parameters, records)
+        memory.write_entry(replace(entry, reply=upload, releases=releases))
+        return upload_reply(message, upload, None, False)
+    return upload_reply(message, upload, loss, failed)
+
+
+def _make_upload(
+    request: Request,
+    model: ReceivedModel,
+    records: int,
+    client: int,
+    local_update: LocalUpdate,
+) -> tuple[bytes | None, float | None, bool]:
+    """Train and make the upload private; return it, the loss, and whether training failed.
+
+    The failure may depend on the data: with noise, it looks like any other upload to the server.
+    """
+    parameters = request.parameters
     mechanism = client_mechanism(parameters, request.server_round, records)
     randomness = Randomness(parameters.randomness, parameters.seed)
-    client = int(context.node_config.get("partition-id", context.node_id))
     streams = UploadStreams(randomness, request.server_round, client)
+    enough = records >= parameters.min_records or parameters.sampling == "poisson"
+
+    def step_noise(step: int, size: int) -> NDArray[np.float64]:
+        assert mechanism is not None
+        return gradient_noise(mechanism, size, streams.noise)
+
+    in_steps = parameters.mechanism == "dp_sgd" and mechanism is not None
     work = LocalWork(
-        arrays=request.arrays,
+        arrays=model.copy_arrays(),
         batches=draw_records(parameters, records, streams.records) if enough else [],
         batch_size=parameters.batch_size,
         learning_rate=parameters.learning_rate_in_round(request.server_round),
         seed=int(streams.training.words(1)[0] >> np.uint64(1)),
-        float64=parameters.sensitivity == "convex",
+        float64=parameters.sensitivity in EXACT_SENSITIVITIES,
+        max_grad_norm=parameters.max_grad_norm,
+        step_noise=step_noise if in_steps else None,
     )
-    loss, failed = None, False
     try:
-        trained, loss = local_update(work) if enough else (request.arrays, None)
-        upload = local_round(start, trained, layout, parameters, mechanism, streams)
+        trained, loss = local_update(work) if enough else (model.arrays, None)
+        upload = local_round(model.vector, trained, model.layout, parameters, mechanism, streams)
+        return upload, loss, False
     except Exception:
         _log.exception("local training failed")
-        if mechanism is None:
-            return error_reply(message, FAILED, "local training failed")
-        # The failure may depend on the data: to the server it looks like any other upload.
-        failed = True
-        unchanged = layout.unflatten(start)
-        upload = local_round(start, unchanged, layout, parameters, mechanism, streams)
-    experiment = parameters.randomness == "seeded"
-    return upload_reply(message, upload, loss if experiment else None, failed and experiment)
+    if not parameters.adds_noise:
+        return None, None, True
+    unchanged = model.vector
+    if in_steps:
+        # As if every batch had been empty.
+        scale = work.learning_rate / work.batch_size
+        for step in range(len(work.batches)):
+            unchanged = unchanged - scale * step_noise(step, unchanged.size)
+    arrays = model.layout.unflatten(unchanged)
+    upload = local_round(model.vector, arrays, model.layout, parameters, mechanism, streams)
+    return upload, None, True
 
 
-def _read_model(request: Request) -> tuple[NDArray[np.float64], ArrayLayout]:
-    """Return the model's vector and layout, checked before any data is read."""
-    layout = ArrayLayout.of(request.arrays)
-    start = layout.flatten(request.arrays)
-    if not np.isfinite(start).all():
+def _hash_request(request: Request, agreed: str) -> str:
+    """Return the digest of all that a round's upload depends on, besides the data."""
+    arrays = request.arrays
+    heads = [[name, each.dtype, list(each.shape), each.stype] for name, each in arrays.items()]
+    sizes = [len(each.data) for each in arrays.values()]
+    digest = hashlib.sha256(json.dumps([request.server_round, agreed, heads, sizes]).encode())
+    for each in arrays.values():
+        digest.update(each.data)
+    return digest.hexdigest()
+
+
+def _describe_releases(parameters: DpFedPaqParameters, records: int) -> str:
+    """Say what each upload of this run releases, for the ledger."""
+    if not parameters.adds_noise or parameters.noise_at == "server" or parameters.mode == "paper":
+        return json.dumps({"noise_multiplier": 0.0})
+    releases = parameters.releases(client_noise_multiplier(parameters, records), records, 1)
+    return json.dumps({**asdict(releases), "delta": parameters.target_delta})
+
+
+def _read_model(request: Request) -> ReceivedModel:
+    """Return the model, checked before any data is read."""
+    model = receive_model(request.arrays)
+    if not model.is_finite:
         raise MessageError("model with a number that is not finite")
-    if request.parameters.sensitivity == "convex":
-        check_model(start)
-    return start, layout
+    if request.parameters.sensitivity in EXACT_SENSITIVITIES:
+        check_model(model.vector)
+    return model
 
 
-def _remember(context: Context, server_round: int, participations: int, digest: str) -> None:
-    context.state[_STATE] = ConfigRecord(
-        {"last-round": server_round, "participations": participations, "parameters": digest}
-    )
-
-
-def _participations(context: Context) -> tuple[int, int, str | None]:
-    """Return the last round answered, the participations, and the digest of their parameters."""
-    record = context.state.get(_STATE)
-    if not isinstance(record, ConfigRecord):
-        return 0, 0, None
-    last_round, count, digest = (record[k] for k in ("last-round", "participations", "parameters"))
-    return int(last_round), int(count), str(digest)  # type: ignore[arg-type]
+# The same for all requests of a run.
+@lru_cache(maxsize=4)
+def _digest(parameters: str, terms: str) -> str:
+    return hashlib.sha256(f"{parameters}\n{terms}".encode()).hexdigest()

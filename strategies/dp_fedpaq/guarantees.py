@@ -2,14 +2,17 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
-from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.mechanisms.accounting import compute_epsilon
+from strategies.dp_fedpaq.published_noise import list_flaws
+from strategies.dp_fedpaq.spending import (
+    Participation,
+    Spent,
+    spend_on_model_user,
+    spend_on_server,
+)
 
 # Beyond these a number is no protection worth the name.
 MAX_EPSILON = 1000.0
@@ -60,101 +63,48 @@ class Guarantee:
         return {**asdict(self), "assumptions": list(self.assumptions)}
 
 
-def spent_epsilon(
-    parameters: DpFedPaqParameters,
-    participations: Mapping[int, int],
-    num_records: Mapping[int, int] | None,
-) -> float | None:
-    """Return the epsilon spent so far by the most exposed client.
+def spent_epsilon(parameters: DpFedPaqParameters, run: Participation) -> float | None:
+    """Return the epsilon that the most exposed client has spent so far.
+
+    Against the server; in the curator model, where the server is trusted, against a user of the
+    models. None if no noise is added.
+    """
+    spend = spend_on_model_user if parameters.noise_at == "server" else spend_on_server
+    spent = spend(parameters, run)
+    return None if spent is None else spent.epsilon
+
+
+def list_guarantees(parameters: DpFedPaqParameters, run: Participation) -> list[Guarantee]:
+    """Return the guarantees of a run so far in the order of privacy.json: server, model_user.
 
     Parameters
     ----------
     parameters : DpFedPaqParameters
-    participations : mapping of int to int
-        Uploads asked of each client; one that may have been sent counts.
-    num_records : mapping of int to int, or None
-        n_k of each client, where it may be known (it is public under replace_one). None: with
-        a target, the target itself is returned for any client that took part; with a given noise
-        multiplier, the epsilon without amplification.
-
-    Returns
-    -------
-    float or None
-        None if no noise is added; 0.0 before any upload.
+    run : Participation
+        Who took part in the rounds so far.
     """
-    if not parameters.adds_noise:
-        return None
-    counts = {client: count for client, count in participations.items() if count > 0}
-    if not counts:
-        return 0.0
-    if num_records is None and parameters.target_epsilon is not None:
-        return parameters.target_epsilon
-    most: dict[int, int] = {}
-    for client, count in counts.items():
-        records = parameters.min_records if num_records is None else num_records[client]
-        # The client counts, too, and uploads no more often than planned.
-        uploads = min(count, parameters.num_participations)
-        most[records] = max(most.get(records, 0), uploads)
-    return max(_client_epsilon(parameters, records, count) for records, count in most.items())
-
-
-@lru_cache(maxsize=4096)
-def _client_epsilon(parameters: DpFedPaqParameters, num_records: int, count: int) -> float:
-    noise_multiplier = client_noise_multiplier(parameters, num_records)
-    if noise_multiplier == 0.0:
-        return math.inf
-    releases = parameters.releases(noise_multiplier, num_records, count)
-    return compute_epsilon(releases, parameters.target_delta, parameters.resolved_accountant)
-
-
-def list_guarantees(
-    parameters: DpFedPaqParameters,
-    epsilon: float | None,
-    *,
-    num_rounds: int = 1,
-    most_records: int | None = None,
-) -> list[Guarantee]:
-    """Return the guarantees of a run in the order of privacy.json: server, model_user.
-
-    Parameters
-    ----------
-    parameters : DpFedPaqParameters
-    epsilon : float or None
-        What the most exposed client spent (`spent_epsilon`).
-    num_rounds : int
-        Rounds so far, whose conditions are listed.
-    most_records : int or None
-        Largest n_k, where it may be known: delta must be below its inverse.
-    """
-    delta_limit = MAX_DELTA
-    if parameters.unit == "record" and most_records:
-        delta_limit = min(MAX_DELTA, 1.0 / most_records)
-    why_not = None
-    if epsilon is None or not math.isfinite(epsilon):
-        epsilon, why_not = None, "no noise is added: every upload shows the client's update"
-    elif epsilon > MAX_EPSILON:
-        epsilon, why_not = None, f"epsilon is {epsilon:.3g}: the noise hides nothing"
-    elif parameters.randomness == "seeded":
-        why_not = SEEDED
-    elif parameters.target_delta >= delta_limit:
-        why_not = (
-            f"delta = {parameters.target_delta:g} is not below {delta_limit:.3g}: it would allow "
-            "publishing a record outright with a probability that matters"
-        )
-    known = epsilon is not None
+    spending = {
+        "server": spend_on_server(parameters, run),
+        "model_user": spend_on_model_user(parameters, run),
+    }
     rows = []
-    for adversary in ("server", "model_user"):
+    for adversary, spent in spending.items():
+        why_not = _why_not(parameters, run, spent)
+        known = spent is not None and spent.epsilon <= MAX_EPSILON
+        assert spent is not None or not known
         rows.append(
             Guarantee(
                 adversary=adversary,
-                colluding_fraction=1.0,
+                colluding_fraction=spent.colluding_fraction if spent else 1.0,
                 unit=parameters.unit,
                 neighboring_relation=parameters.neighboring_relation,
-                epsilon=epsilon,
+                epsilon=spent.epsilon if spent and known else None,
                 delta=parameters.target_delta if known else None,
-                accountant=parameters.resolved_accountant if known else None,
+                accountant=spent.accountant if spent and known else None,
                 randomness=parameters.randomness,
-                assumptions=_assumptions(parameters, adversary, num_rounds) if known else (),
+                assumptions=_assumptions(parameters, adversary, run, spent)
+                if spent and known
+                else (),
                 valid=why_not is None,
                 why_not=why_not,
             )
@@ -162,34 +112,99 @@ def list_guarantees(
     return rows
 
 
+def _why_not(parameters: DpFedPaqParameters, run: Participation, spent: Spent | None) -> str | None:
+    """Say why this run may not be called a release with its guarantee; None if it may."""
+    if spent is None and parameters.adds_noise:
+        return (
+            "noise_at=server: the server sees each client's update without noise and is trusted "
+            "(the curator model)"
+        )
+    if spent is None or (math.isinf(spent.epsilon) and parameters.mode == "sound"):
+        return "no noise is added: every upload shows the client's update"
+    reasons = []
+    if parameters.mode == "paper":
+        reasons.append("mode=paper, the published noise: " + "; ".join(_flaws(parameters, run)))
+    if spent.epsilon > MAX_EPSILON:
+        reasons.append(f"epsilon is {spent.epsilon:.3g}: the noise hides nothing")
+    elif parameters.randomness == "seeded":
+        reasons.append(SEEDED)
+    delta_limit = MAX_DELTA
+    if parameters.unit == "record" and run.num_records:
+        delta_limit = min(MAX_DELTA, 1.0 / max(run.num_records.values()))
+    if parameters.target_delta >= delta_limit:
+        reasons.append(
+            f"delta = {parameters.target_delta:g} is not below {delta_limit:.3g}: it would allow "
+            "publishing a record outright with a probability that matters"
+        )
+    return "; ".join(reasons) or None
+
+
+def _flaws(parameters: DpFedPaqParameters, run: Participation) -> list[str]:
+    sizes = run.num_records.values() if run.num_records else ()
+    return list_flaws(parameters, max(min(sizes, default=0), parameters.min_records))
+
+
 def _assumptions(
-    parameters: DpFedPaqParameters, adversary: str, num_rounds: int
+    parameters: DpFedPaqParameters, adversary: str, run: Participation, spent: Spent
 ) -> tuple[str, ...]:
     """List in words what the guarantee rests on."""
+    by_client = parameters.noise_at == "client"
     lines = [
         "code integrity: each client runs this published code; the server ships code and "
         "configuration and could ship other code to a client that does not check it",
-        "parameters: the server asked every client for the noise, clipping and randomness of this "
-        "run; a client obeys the parameters of the run that it joined and holds the server to them",
-        "Sybils: no matter how many of the other clients are false or collude, each upload carries "
-        "its own noise",
+    ]
+    if by_client:
+        lines.append(
+            "parameters: the server asked every client for the noise, clipping and randomness of "
+            "this run; a client obeys the parameters of the run that it joined and holds the "
+            "server to them"
+        )
+    else:
+        lines.append(
+            "trusted server: it adds the noise and shows nobody the uploads, nor anything but "
+            "the models; the uploads travel encrypted"
+        )
+    if spent.colluding_fraction == 1.0:
+        carrier = "each upload carries its own noise" if by_client else "the noise is the server's"
+        lines.append(
+            f"Sybils: no matter how many of the other clients are false or collude, {carrier}"
+        )
+    else:
+        lines.append(
+            f"Sybils: at most {run.num_colluders} of the {run.num_clients} clients are false or "
+            "collude with a user of the models"
+        )
+    lines += [
         "floating point: noise is drawn and added in double precision; attacks on the gaps between "
         "floating-point numbers are not covered",
         "the run: this counts one run; several runs on the same data add up",
         f"participations: a client uploads at most {parameters.num_participations} times in the "
-        "run, counts them itself and answers no round twice; its requests are delivered one at a "
-        "time, and its count is not lost",
+        "run, counts them itself, and answers a round that is asked again with the same bytes or "
+        "not at all; its requests are delivered one at a time, and its count is not lost",
         "data: reading a client's data does not fail because of what a record holds",
         "timing: how long a client takes to answer is not covered",
     ]
-    if parameters.sampling == "fixed" and parameters.resolved_accountant == "pld":
+    if "records" in spent.counts:
         lines.append("secret draws: nobody but the client knows which records it drew in a round")
-    if adversary == "model_user":
+    if "cohort" in spent.counts:
+        lines.append(
+            "secret cohorts: nobody but the server knows which clients were asked in a round; all "
+            f"{run.num_rounds} rounds are counted, each with the probability of being drawn"
+        )
+        if by_client:
+            lines.append("no loss: every client that was asked uploaded, and all add equal noise")
+    if "sum" in spent.counts:
+        lines.append(
+            f"sums: at least {run.fewest_uploads} uploads were summed in every published round, "
+            "the uploads themselves stay with the server, and the noises of the honest ones add"
+        )
+    if adversary == "model_user" and not {"sum", "cohort"} & set(spent.counts) and by_client:
         lines.append(
             "post-processing: the models are functions of the uploads; what averaging and client "
             "sampling hide in addition is not counted"
         )
-    lines += _conditions(parameters, max(1, num_rounds))
+    if parameters.mode == "sound":
+        lines += _conditions(parameters, max(1, run.num_rounds))
     if parameters.is_size_public:
         lines.append("the number of records of a client is public")
     return tuple(dict.fromkeys(lines))

@@ -49,13 +49,13 @@ class Request:
     server_round : int
         Counted from 1.
     parameters : DpFedPaqParameters
-    arrays : dict of str to ndarray
-        The global model.
+    arrays : ArrayRecord
+        The global model, not parsed yet.
     """
 
     server_round: int
     parameters: DpFedPaqParameters
-    arrays: dict[str, NDArray[np.generic]]
+    arrays: ArrayRecord
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def parse_request(message: Message) -> Request:
     server_round, text = config.get(ROUND_KEY), config.get(PARAMETERS_KEY)
     if not isinstance(server_round, int) or server_round < 1 or not isinstance(text, str):
         raise MessageError("request without a round or parameters")
-    return Request(server_round, DpFedPaqParameters.from_json(text), model_arrays(arrays))
+    return Request(server_round, DpFedPaqParameters.from_json(text), arrays)
 
 
 def model_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:

@@ -4,34 +4,33 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
+from strategies.dp_fedpaq.parameter_rules import check_rules
+from strategies.dp_fedpaq.update_sensitivity import update_sensitivity
 from strategies.mechanisms.accounting import (
     ACCOUNTANTS,
-    AccountingError,
     GaussianReleases,
-    check_accountant,
     default_accountant,
 )
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.mechanisms.quantization import check_num_levels
 from strategies.mechanisms.rng import RANDOMNESS_KINDS, RandomnessKind
-from strategies.mechanisms.sensitivity import (
-    LocalTraining,
-    Sensitivity,
-    SensitivityError,
-    allow_for_rounding,
-    convex_sensitivity,
-    tighter,
-    whole_update_sensitivity,
-)
+from strategies.mechanisms.sensitivity import LocalTraining, Sensitivity
 
-Unit = Literal["record", "client"]
-UNITS = ("record", "client")
-NEIGHBORING_RELATIONS = ("replace_one", "add_or_remove_one", "zero_out")
-SENSITIVITIES = ("whole_update", "convex")
-QUANTIZERS = ("none", "qsgd")
-LR_SCHEDULES = ("constant", "inverse_rounds", "exponential")
+WORDS = {
+    "mode": ("sound", "paper"),
+    "unit": ("record", "client"),
+    "neighboring_relation": ("replace_one", "add_or_remove_one", "zero_out"),
+    "sensitivity": ("whole_update", "one_step", "convex"),
+    "mechanism": ("update_noise", "dp_sgd"),
+    "noise_at": ("client", "server"),
+    "accountant": ("auto", *ACCOUNTANTS),
+    "sampling": ("fixed", "poisson"),
+    "lr_schedule": ("constant", "inverse_rounds", "exponential"),
+    "quantizer": ("none", "qsgd"),
+    "randomness": RANDOMNESS_KINDS,
+}
 
 
 @dataclass(frozen=True)
@@ -41,26 +40,40 @@ class DpFedPaqParameters:
     Attributes
     ----------
     num_participations : int
-        Rounds in which one client uploads at most (T of the accountant); the client counts them.
+        Rounds in which one client uploads at most; the client counts them.
+    mode : {"sound", "paper"}
+        `paper`: the published noise, for comparison; it guarantees nothing.
     unit : {"record", "client"}
         Whose presence is hidden.
     neighboring_relation : {"replace_one", "add_or_remove_one", "zero_out"}
         What differs between neighbouring data sets.
-    sensitivity : {"whole_update", "convex"}
+    sensitivity : {"whole_update", "one_step", "convex"}
         How the update's sensitivity is bounded.
+    mechanism : {"update_noise", "dp_sgd"}
+        Noise on the whole update, or on the sum of clipped gradients in each local step.
+    noise_at : {"client", "server"}
+        Who adds the noise; `server` is the curator model, in which the server is trusted.
     clipping_norm : float or None
-        S, largest L2 norm of the whole update; None: no clipping, and so no guarantee.
+        S, largest L2 norm of the whole update; None: no clipping.
+    max_grad_norm : float or None
+        C, largest L2 norm of one record's gradient, for `one_step`, `dp_sgd` and mode `paper`.
     target_epsilon, noise_multiplier : float or None
-        Exactly one is given: the total epsilon of a client over its participations, from which each
-        client computes its own noise, or z = noise std / sensitivity (0: no noise).
+        Exactly one is given: the total epsilon of a client over its participations (in mode
+        `paper`: of each), from which each client computes its own noise, or z = noise std /
+        sensitivity (0: no noise).
     target_delta : float
         The total delta, in (0, 1).
-    accountant : {"auto", "closed_form", "pld"}
+    accountant : {"auto", "closed_form", "pld", "rdp"}
         How epsilon is counted.
     training : LocalTraining or None
         What the local training does, as declared by its author; `convex` needs it.
     local_steps, local_epochs : int or None
         Exactly one is given: E batches of sampled records, or whole passes over all records.
+    sampling : {"fixed", "poisson"}
+        How `local_steps` draws records: E b of them, or each by itself.
+    sample_rate : float or None
+        Probability in (0, 1] that Poisson sampling draws a record: in a round, or for `dp_sgd` in a
+        step.
     batch_size : int
         b; every batch mean divides by it.
     learning_rate, lr_schedule, lr_decay : float, str, float
@@ -76,9 +89,13 @@ class DpFedPaqParameters:
     """
 
     num_participations: int
+    mode: str = "sound"
     unit: str = "record"
     neighboring_relation: str = "replace_one"
     sensitivity: str = "whole_update"
+    mechanism: str = "update_noise"
+    noise_at: str = "client"
+    max_grad_norm: float | None = None
     clipping_norm: float | None = 1.0
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -87,6 +104,8 @@ class DpFedPaqParameters:
     training: LocalTraining | None = None
     local_steps: int | None = None
     local_epochs: int | None = None
+    sampling: str = "fixed"
+    sample_rate: float | None = None
     batch_size: int = 16
     learning_rate: float = 0.1
     lr_schedule: str = "constant"
@@ -97,72 +116,27 @@ class DpFedPaqParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._check_values()
-        if (self.local_steps is None) == (self.local_epochs is None):
-            raise ParameterError(
-                "local_steps",
-                {"local_steps": self.local_steps, "local_epochs": self.local_epochs},
-                "exactly one of the two",
-            )
-        if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ParameterError(
-                "target_epsilon",
-                {"target_epsilon": self.target_epsilon, "noise_multiplier": self.noise_multiplier},
-                "exactly one of the two (noise_multiplier 0: no noise)",
-            )
-        if self.clipping_norm is None and self.adds_noise:
-            raise ParameterError(
-                "clipping_norm",
-                None,
-                "a number > 0 when noise is added (without clipping no noise hides an update)",
-            )
-        if self.adds_noise:
-            self._check_guarantee()
-
-    def _check_values(self) -> None:
-        words = {
-            "unit": UNITS,
-            "neighboring_relation": NEIGHBORING_RELATIONS,
-            "sensitivity": SENSITIVITIES,
-            "accountant": ("auto", *ACCOUNTANTS),
-            "lr_schedule": LR_SCHEDULES,
-            "quantizer": QUANTIZERS,
-            "randomness": RANDOMNESS_KINDS,
-        }
-        for key, allowed in words.items():
+        for key, allowed in WORDS.items():
             if getattr(self, key) not in allowed:
                 raise ParameterError(key, getattr(self, key), ", ".join(allowed))
         for key in ("num_participations", "local_steps", "local_epochs", "batch_size"):
             check_integer(key, getattr(self, key), 1, optional=key.startswith("local"))
         check_integer("seed", self.seed, 0)
-        for key in ("clipping_norm", "target_epsilon"):
+        for key in ("clipping_norm", "max_grad_norm", "target_epsilon"):
             check_number(key, getattr(self, key), positive=True, optional=True)
         check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)
         check_number("learning_rate", self.learning_rate, positive=True)
         check_number("target_delta", self.target_delta, positive=True, below=1.0)
         check_number("lr_decay", self.lr_decay, positive=True, below=1.0 + 1e-12)
+        check_number(
+            "sample_rate", self.sample_rate, positive=True, below=1.0 + 1e-12, optional=True
+        )
         try:
             check_num_levels(self.num_levels)
         except ValueError as error:
             limits = str(error).rpartition("allowed: ")[2]
             raise ParameterError("num_levels", self.num_levels, limits) from None
-
-    def _check_guarantee(self) -> None:
-        if self.sampling == "fixed" and self.neighboring_relation == "add_or_remove_one":
-            raise ParameterError(
-                "neighboring_relation",
-                self.neighboring_relation,
-                "replace_one with a sample of fixed size (local_steps); add_or_remove_one with "
-                "local_epochs",
-            )
-        try:
-            self.sensitivity_in_round(1)
-        except SensitivityError as error:
-            raise ParameterError("sensitivity", self.sensitivity, str(error)) from None
-        try:
-            check_accountant(self.resolved_accountant, self.releases(1.0, self.min_records, 1))
-        except AccountingError as error:
-            raise ParameterError("accountant", self.accountant, str(error)) from None
+        check_rules(self)
 
     @property
     def adds_noise(self) -> bool:
@@ -170,21 +144,38 @@ class DpFedPaqParameters:
         return self.target_epsilon is not None or self.noise_multiplier != 0.0
 
     @property
-    def sampling(self) -> str:
-        """The accountant's word for how records are chosen: ``"fixed"`` or ``"none"``."""
-        return "fixed" if self.unit == "record" and self.local_steps is not None else "none"
+    def client_adds_noise(self) -> bool:
+        """Whether a client adds noise to its finished update."""
+        return self.adds_noise and self.noise_at == "client" and self.mechanism == "update_noise"
+
+    @property
+    def record_sampling(self) -> str:
+        """The accountant's word for how a release draws records: none, fixed or poisson."""
+        return self.sampling if self.unit == "record" and self.local_steps is not None else "none"
 
     @property
     def resolved_accountant(self) -> str:
         """The accountant that ``"auto"`` stands for."""
         if self.accountant == "auto":
-            return default_accountant(self.unit, self.sampling)
+            return default_accountant(self.unit, self.record_sampling)
         return self.accountant
 
     @property
+    def clips_gradients(self) -> bool:
+        """Whether the local steps clip the gradient of each record to `max_grad_norm`."""
+        return self.max_grad_norm is not None
+
+    @property
     def min_records(self) -> int:
-        """Records that a client needs to take part: E b, or one with whole epochs."""
-        return 1 if self.local_steps is None else self.local_steps * self.batch_size
+        """Records that a client needs to take part: E b for a sample of fixed size, else one."""
+        if self.local_steps is None or self.sampling == "poisson":
+            return 1
+        return self.local_steps * self.batch_size
+
+    @property
+    def releases_a_round(self) -> int:
+        """Releases for the accountant in one participation: one, or E for `dp_sgd`."""
+        return self.local_steps or 1 if self.mechanism == "dp_sgd" else 1
 
     @property
     def is_size_public(self) -> bool:
@@ -196,23 +187,26 @@ class DpFedPaqParameters:
         replaced = self.unit == "record" and self.neighboring_relation == "replace_one"
         return replaced or not self.adds_noise
 
-    def sample_rate(self, num_records: int) -> float:
-        """Probability p = E b / n that a record is drawn in a round; 1 without sampling."""
-        if self.sampling == "none":
+    def inclusion_probability(self, num_records: int) -> float:
+        """Probability p that a release draws a given record; 1 without sampling."""
+        if self.record_sampling == "none":
             return 1.0
+        if self.record_sampling == "poisson":
+            assert self.sample_rate is not None
+            return self.sample_rate
         return min(1.0, self.min_records / max(num_records, 1))
 
     def releases(
-        self, noise_multiplier: float, num_records: int, num_releases: int
+        self, noise_multiplier: float, num_records: int, participations: int
     ) -> GaussianReleases:
         """Say what happened to a client with `num_records` records, for the accountant."""
         return GaussianReleases(
             noise_multiplier=noise_multiplier,
-            num_releases=num_releases,
+            num_releases=participations * self.releases_a_round,
             unit=self.unit,
             neighboring_relation=self.neighboring_relation,
-            sampling=self.sampling,
-            sample_rate=self.sample_rate(num_records),
+            sampling=self.record_sampling,
+            sample_rate=self.inclusion_probability(num_records),
         )
 
     def learning_rate_in_round(self, server_round: int) -> float:
@@ -233,49 +227,8 @@ class DpFedPaqParameters:
         return self.learning_rate
 
     def sensitivity_in_round(self, server_round: int) -> Sensitivity:
-        """Bound the update's L2 sensitivity in a round.
-
-        Clipping is a projection on a ball and moves no two points apart, so under `convex` the
-        smaller of both bounds holds.
-
-        Raises
-        ------
-        SensitivityError
-            If a condition of the bound is broken; it names all of them.
-        """
-        if self.clipping_norm is None:
-            raise SensitivityError("clipping_norm: None; allowed: a number > 0 to bound an update")
-        whole = whole_update_sensitivity(
-            self.clipping_norm, unit=self.unit, neighboring_relation=self.neighboring_relation
-        )
-        if self.sensitivity == "whole_update":
-            return whole
-        if self.training is None:
-            raise SensitivityError(
-                "training: None; allowed: a LocalTraining that says what the training does"
-            )
-        rate = self.learning_rate_in_round(server_round)
-        training = dataclasses.replace(
-            self.training,
-            learning_rates=(rate,),
-            batch_size=self.batch_size,
-            sampling=self.sampling,
-            disjoint_batches=self.local_steps is not None,
-            full_batches=self.local_steps is not None,
-        )
-        convex = convex_sensitivity(
-            training, unit=self.unit, neighboring_relation=self.neighboring_relation
-        )
-        # Both are conditions of the bound, checked above.
-        assert self.local_steps is not None
-        assert training.feature_norm is not None
-        rounded = allow_for_rounding(
-            convex,
-            local_steps=self.local_steps,
-            batch_size=self.batch_size,
-            feature_norm=training.feature_norm,
-        )
-        return tighter(rounded, whole)
+        """Bound the sensitivity of what a round's noise is added to; see `update_sensitivity`."""
+        return update_sensitivity(self, server_round)
 
     def to_json(self) -> str:
         """Serialise for the wire; equal parameters give equal text."""

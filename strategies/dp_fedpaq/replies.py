@@ -1,16 +1,17 @@
 """The replies of a round: what counts, what is counted and dropped."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from strategies.dp_fedpaq.algorithm import Vector, decode_update
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, MessageError, parse_reply
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.packing import PackingError
-from strategies.rounds import payload_bytes
+from strategies.rounds import RoundResult, payload_bytes
 
 ERRORS = {
     0: "unknown error",
@@ -54,6 +55,11 @@ class CollectedReplies:
     dropped: Counter[str] = field(default_factory=Counter)
     uplink_bytes: int = 0
     control_bytes: int = 0
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean of the reported losses; None if there is none."""
+        return math.fsum(self.losses) / len(self.losses) if self.losses else None
 
     def decode(self, num_parameters: int, parameters: DpFedPaqParameters) -> Iterator[Vector]:
         """Decode one upload at a time, in the order of the client numbers.
@@ -121,3 +127,32 @@ def _sort_reply(message: Message, client: int, collected: CollectedReplies) -> N
     collected.local_failures += reply.local_failure
     if reply.train_loss is not None:
         collected.losses.append(reply.train_loss)
+
+
+def describe_round(
+    server_round: int,
+    arrays: ArrayRecord,
+    requests: Sequence[Message],
+    got: CollectedReplies,
+    *,
+    seconds: float,
+    with_loss: bool,
+) -> RoundResult:
+    """Describe a round whose replies have been decoded; `arrays` is the model after it."""
+    sizes = [payload_bytes(request) for request in requests]
+    return RoundResult(
+        server_round=server_round,
+        arrays=arrays,
+        seconds=seconds,
+        num_sampled=len(requests),
+        num_replies=got.num_valid,
+        num_failures=len(requests) - got.num_valid - len(got.ineligible),
+        num_ineligible=len(got.ineligible),
+        num_errors=got.num_errors,
+        num_local_failures=got.local_failures,
+        train_loss=got.mean_loss if with_loss else None,
+        uplink_bytes=got.uplink_bytes,
+        downlink_bytes=sum(size for size, _ in sizes),
+        update_bytes=got.valid_bytes,
+        control_bytes=sum(size for _, size in sizes) + got.control_bytes,
+    )

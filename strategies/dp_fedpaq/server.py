@@ -1,7 +1,6 @@
 """The server side of DP-FedPaq, a Flower strategy."""
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,10 +12,10 @@ from flwr.serverapp import Grid
 from strategies.dp_fedpaq.algorithm import (
     Vector,
     aggregate_updates,
-    plan_participations,
-    sample_cohort,
+    aggregate_with_noise,
     upload_bits,
 )
+from strategies.dp_fedpaq.cohort import CohortPlan
 from strategies.dp_fedpaq.guarantees import Guarantee, list_guarantees, spent_epsilon
 from strategies.dp_fedpaq.messages import (
     ARRAYS,
@@ -26,12 +25,21 @@ from strategies.dp_fedpaq.messages import (
     request_config,
 )
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
-from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies
+from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
+from strategies.dp_fedpaq.spending import Participation, cohort_hides, plan_server_noise
+from strategies.dp_fedpaq.uplink_budget import UplinkBudget
+from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
-from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.mechanisms.rng import Randomness, RandomnessKind
+from strategies.mechanisms.parameter_checks import check_number
+from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import OnRound, RoundResult, RoundStrategy, payload_bytes, timed_exchange
+from strategies.rounds import (
+    EndOfRun,
+    OnRound,
+    RoundResult,
+    RoundStrategy,
+    timed_exchange,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +47,16 @@ _log = logging.getLogger(__name__)
 class DpFedPaq(RoundStrategy):
     """DP-FedPaq as a strategy: give it to a ServerApp and call `start`.
 
-    The parameters of privacy and training are those of `DpFedPaqParameters`, where each is
-    explained; here are the server's own.
+    The parameters of privacy and training are those of `DpFedPaqParameters`, those of the cohorts
+    those of `CohortPlan`, where each is explained; here are the server's own.
 
     Parameters
     ----------
-    num_sampled_clients : int or None
-        r, clients asked in a round. At most one of this and `fraction_train` is given.
-    fraction_train : float or None
-        r / M in (0, 1]; r is rounded to the nearest integer, at least 1. Neither: everybody.
-    max_participations : int or None
-        Uploads of one client in the run at most, for which the noise is calibrated. None: the
-        number of rounds if everybody takes part in each or there is no noise, else the number
-        that a client exceeds with probability below 1% (it then sits out).
-    min_replies : int
-        Valid uploads below which a round leaves the model as it was.
+    colluding_fraction : float
+        Share of the other clients, in [0, 1], that may help a user of the models.
+    uplink_budget_bits : int or None
+        B, bits of all uploads together: the run is refused if K r beta exceeds it, and ends before
+        a round that would exceed it.
     client_ids : mapping of int to int, or None
         Node id to client number. Streams, cohorts and sums follow the client numbers, which
         makes seeded runs reproducible on every engine. None: the node ids themselves.
@@ -73,15 +76,22 @@ class DpFedPaq(RoundStrategy):
         *,
         num_sampled_clients: int | None = None,
         fraction_train: float | None = None,
+        participation: str = "fixed",
         max_participations: int | None = None,
         min_replies: int = 1,
+        colluding_fraction: float = 0.1,
+        uplink_budget_bits: int | None = None,
         client_ids: Mapping[int, int] | None = None,
         num_records: Mapping[int, int] | None = None,
         on_round: OnRound | None = None,
+        mode: str = "sound",
         unit: str = "record",
         neighboring_relation: str = "replace_one",
         sensitivity: str = "whole_update",
+        mechanism: str = "update_noise",
+        noise_at: str = "client",
         clipping_norm: float | None = 1.0,
+        max_grad_norm: float | None = None,
         target_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         target_delta: float = 1e-5,
@@ -89,6 +99,8 @@ class DpFedPaq(RoundStrategy):
         training: LocalTraining | None = None,
         local_steps: int | None = None,
         local_epochs: int | None = None,
+        sampling: str = "fixed",
+        sample_rate: float | None = None,
         batch_size: int = 16,
         learning_rate: float = 0.1,
         lr_schedule: str = "constant",
@@ -99,20 +111,24 @@ class DpFedPaq(RoundStrategy):
         seed: int = 0,
     ) -> None:
         super().__init__(on_round)
-        _check_cohort(num_sampled_clients, fraction_train, max_participations, min_replies)
-        self.num_sampled_clients = num_sampled_clients
-        self.fraction_train = fraction_train
-        self.max_participations = max_participations
-        self.min_replies = min_replies
+        self.cohorts = CohortPlan(
+            num_sampled_clients, fraction_train, participation, max_participations, min_replies
+        )
+        check_number("colluding_fraction", colluding_fraction, positive=False, below=1.0 + 1e-12)
+        self._budget = UplinkBudget(uplink_budget_bits)
         self.client_ids = client_ids
         self.num_records = num_records
         self.participations: Counter[int] = Counter()
         self._parameters = DpFedPaqParameters(
             num_participations=max_participations or 1,
+            mode=mode,
             unit=unit,
             neighboring_relation=neighboring_relation,
             sensitivity=sensitivity,
+            mechanism=mechanism,
+            noise_at=noise_at,
             clipping_norm=clipping_norm,
+            max_grad_norm=max_grad_norm,
             target_epsilon=target_epsilon,
             noise_multiplier=noise_multiplier,
             target_delta=target_delta,
@@ -120,6 +136,8 @@ class DpFedPaq(RoundStrategy):
             training=training,
             local_steps=local_steps,
             local_epochs=local_epochs,
+            sampling=sampling,
+            sample_rate=sample_rate,
             batch_size=batch_size,
             learning_rate=learning_rate,
             lr_schedule=lr_schedule,
@@ -129,7 +147,10 @@ class DpFedPaq(RoundStrategy):
             randomness=randomness,
             seed=seed,
         )
-        self._num_rounds = 0
+        self._run = Participation(
+            kind=participation, colluding_fraction=colluding_fraction, complete=True
+        )
+        self._uplink_bytes = 0
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -155,25 +176,54 @@ class DpFedPaq(RoundStrategy):
         )
 
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
-        """Plan how often a client takes part, which its noise is calibrated for."""
+        """Plan how often a client takes part, which the noise is calibrated for.
+
+        Raises
+        ------
+        ParameterError
+            If the run would exceed its uplink budget.
+        """
         num_clients = len(self._clients(grid))
-        # Without noise nothing is spent, and nobody has to sit out.
-        sampled = self._num_sampled(num_clients) if self._parameters.adds_noise else num_clients
-        planned = self.max_participations or plan_participations(num_rounds, sampled, num_clients)
+        num_sampled = self.cohorts.num_sampled(num_clients)
+        size = ArrayLayout.of(model_arrays(arrays)).num_parameters
+        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(size))
+        run = replace(
+            self._run,
+            num_clients=num_clients,
+            num_sampled=num_sampled,
+            fewest_uploads=min(self._run.fewest_uploads or num_sampled, num_sampled),
+        )
+        planned = self.cohorts.participations(num_rounds, num_clients)
+        free = not self._parameters.adds_noise and self.cohorts.max_participations is None
+        if free or (self._parameters.noise_at == "server" and cohort_hides(self._parameters, run)):
+            # Nothing is counted, or every round is anyway: nobody need sit out.
+            planned = max(planned, num_rounds)
         self._parameters = replace(self._parameters, num_participations=planned)
+        if self._parameters.noise_at == "server" and self._parameters.adds_noise:
+            plan = replace(
+                run, num_rounds=num_rounds, uploads={0: planned}, num_records=self.num_records
+            )
+            run = replace(run, server_noise_multiplier=plan_server_noise(self._parameters, plan))
+        self._run = run
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Pick the cohort and build its requests, in the order of the client numbers."""
+        """Pick the cohort and build its requests, in the order of the client numbers.
+
+        Raises
+        ------
+        EndOfRun
+            If the uploads might exceed the uplink budget; nobody has been asked then.
+        """
         layout = ArrayLayout.of(model := model_arrays(arrays))
-        self._start = (arrays, layout.flatten(model), layout)
-        self._num_rounds = max(self._num_rounds, server_round)
         clients = self._clients(grid)
-        randomness = Randomness(self._parameters.randomness, self._parameters.seed)
-        positions = sample_cohort(
-            len(clients), self._num_sampled(len(clients)), randomness.stream("cohort", server_round)
-        )
+        positions = self.cohorts.draw(len(clients), self._stream("cohort", server_round))
+        size = self.upload_bits(layout.num_parameters)
+        if not self._budget.allows(8 * self._uplink_bytes, len(positions), size):
+            raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
+        self._start = (arrays, layout.flatten(model), layout)
+        self._run = replace(self._run, num_rounds=self._run.num_rounds + 1)
         ordered = sorted(clients)
         self._cohort = {clients[ordered[p]]: ordered[p] for p in positions}
         request = request_config(server_round, self._parameters, config)
@@ -186,6 +236,10 @@ class DpFedPaq(RoundStrategy):
             )
             for node in self._cohort
         ]
+
+    def _stream(self, purpose: str, server_round: int) -> Stream:
+        randomness = Randomness(self._parameters.randomness, self._parameters.seed)
+        return randomness.stream(purpose, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -202,12 +256,16 @@ class DpFedPaq(RoundStrategy):
         # Whoever was asked and did not say that it sits out may have uploaded: it is charged.
         self.participations.update(set(self._cohort.values()) - collected.ineligible)
         uploads = collected.decode(layout.num_parameters, self._parameters)
-        averaged = aggregate_updates(start, uploads)
+        averaged = self._aggregate(server_round, start, uploads)
         if collected.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(collected.dropped))
         self._collected = collected
-        if collected.num_valid < self.min_replies:
+        complete = self._run.complete and collected.num_valid == len(self._cohort)
+        self._run = replace(self._run, complete=complete)
+        if not self._is_published(collected.num_valid):
             return None, None
+        fewest = min(self._run.fewest_uploads, collected.num_valid)
+        self._run = replace(self._run, fewest_uploads=fewest)
         floats = layout.unflatten(averaged)
         if not all(np.isfinite(array).all() for array in floats.values()):
             _log.warning("round %d: dropped, its average is not finite", server_round)
@@ -215,6 +273,31 @@ class DpFedPaq(RoundStrategy):
             return None, None
         model = {**model_arrays(arrays), **floats}
         return model_record(model), MetricRecord({"num-replies": collected.num_valid})
+
+    def _is_published(self, num_valid: int) -> bool:
+        """Say whether a round with that many valid uploads changes the model.
+
+        With Poisson participation and noise at the server, a round whose cohort is empty is a round
+        like any other: whether a client was there must not be seen.
+        """
+        hidden = self._parameters.noise_at == "server" and self.cohorts.participation == "poisson"
+        return num_valid >= self.cohorts.min_replies or (hidden and self._parameters.adds_noise)
+
+    def _aggregate(self, server_round: int, start: Vector, uploads: Iterable[Vector]) -> Vector:
+        parameters = self._parameters
+        if parameters.noise_at == "client" or not parameters.adds_noise:
+            return aggregate_updates(start, uploads)
+        z, clip = self._run.server_noise_multiplier, parameters.clipping_norm
+        if z is None or clip is None:
+            raise RuntimeError("noise_at=server needs a run begun by prepare_run")
+        return aggregate_with_noise(
+            start,
+            uploads,
+            GaussianMechanism(parameters.sensitivity_in_round(server_round), z),
+            clipping_norm=clip,
+            num_expected=self._run.num_sampled,
+            stream=self._stream("server-noise", server_round),
+        )
 
     def run_round(
         self,
@@ -226,46 +309,31 @@ class DpFedPaq(RoundStrategy):
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
         requests = self.configure_train(server_round, arrays, config, grid)
-        sizes = [payload_bytes(request) for request in requests]
-        replies, seconds = timed_exchange(grid, requests, timeout)
+        replies, seconds = timed_exchange(grid, requests, timeout) if requests else ([], 0.0)
         aggregated, _ = self.aggregate_train(server_round, replies)
-        got = self._collected
-        return RoundResult(
-            server_round=server_round,
-            arrays=arrays if aggregated is None else aggregated,
+        self._uplink_bytes += self._collected.uplink_bytes
+        return describe_round(
+            server_round,
+            arrays if aggregated is None else aggregated,
+            requests,
+            self._collected,
             seconds=seconds,
-            num_sampled=len(requests),
-            num_replies=got.num_valid,
-            num_failures=len(requests) - got.num_valid - len(got.ineligible),
-            num_ineligible=len(got.ineligible),
-            num_errors=got.num_errors,
-            num_local_failures=got.local_failures,
-            train_loss=self._mean_loss(got.losses),
-            uplink_bytes=got.uplink_bytes,
-            downlink_bytes=sum(size for size, _ in sizes),
-            update_bytes=got.valid_bytes,
-            control_bytes=sum(size for _, size in sizes) + got.control_bytes,
+            # In a secret run no client may report a loss, so none is believed.
+            with_loss=self._parameters.randomness == "seeded",
         )
 
-    def _mean_loss(self, losses: list[float]) -> float | None:
-        """Return the mean loss; in a secret run no client may report one, so none is believed."""
-        if not losses or self._parameters.randomness == "secret":
-            return None
-        return math.fsum(losses) / len(losses)
+    @property
+    def run(self) -> Participation:
+        """Who took part so far, as the report counts it."""
+        return replace(self._run, uploads=self.participations, num_records=self.num_records)
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""
-        return spent_epsilon(self._parameters, self.participations, self.num_records)
+        return spent_epsilon(self._parameters, self.run)
 
     def guarantees(self) -> list[Guarantee]:
         """Return what the run guarantees so far, for privacy.json."""
-        sizes = self.num_records
-        return list_guarantees(
-            self._parameters,
-            self.epsilon(),
-            num_rounds=self._num_rounds,
-            most_records=max(sizes.values()) if sizes else None,
-        )
+        return list_guarantees(self._parameters, self.run)
 
     def upload_bits(self, num_parameters: int) -> int:
         """Return beta, the bits of one upload of a model with `num_parameters` parameters."""
@@ -279,35 +347,3 @@ class DpFedPaq(RoundStrategy):
         if self.client_ids is None:
             return {node: node for node in nodes}
         return {self.client_ids[node]: node for node in nodes if node in self.client_ids}
-
-    def _num_sampled(self, num_clients: int) -> int:
-        if self.fraction_train is not None:
-            return max(1, round(self.fraction_train * num_clients))
-        wanted = num_clients if self.num_sampled_clients is None else self.num_sampled_clients
-        if wanted > num_clients:
-            raise ParameterError(
-                "num_sampled_clients", wanted, f"at most the number of clients, {num_clients}"
-            )
-        return wanted
-
-
-def _check_cohort(
-    num_sampled_clients: int | None,
-    fraction_train: float | None,
-    max_participations: int | None,
-    min_replies: int,
-) -> None:
-    if num_sampled_clients is not None and fraction_train is not None:
-        raise ParameterError("fraction_train", fraction_train, "null beside num_sampled_clients")
-    if fraction_train is not None and not 0.0 < fraction_train <= 1.0:
-        raise ParameterError("fraction_train", fraction_train, "a number in (0, 1]")
-    counts = {
-        "num_sampled_clients": num_sampled_clients,
-        "max_participations": max_participations,
-        "min_replies": min_replies,
-    }
-    for key, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ParameterError(key, value, "an integer >= 1")
-        if value is not None and value < 1:
-            raise ParameterError(key, value, "an integer >= 1")

@@ -38,8 +38,7 @@ def l2_norm(v: npt.ArrayLike) -> float:
     ValueError
         If ``v`` is not a real array or has a NaN or infinite entry.
     """
-    vector = _as_finite_float64(v)
-    moderate = _moderate_norm(vector)
+    vector, moderate = _as_finite_float64(v)
     if moderate is not None:
         return moderate
     scaled, exponent = _scale_to_unit(vector)
@@ -60,7 +59,8 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
     Returns
     -------
     numpy.ndarray of float64, shape of ``v``
-        Always a new array; the input is never written to nor shared.
+        ``v`` itself if it is a float64 array that stays as it is; otherwise a new array. The input
+        is never written to.
 
     Raises
     ------
@@ -101,9 +101,9 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
     subnormal C                 a vector on the subnormal grid, inside the ball
     ==========================  =====================================================
     """
-    vector = _as_finite_float64(v)
+    vector, moderate = _as_finite_float64(v)
     if clipping_norm is None:
-        return vector.copy()
+        return vector
     if isinstance(clipping_norm, bool) or not isinstance(clipping_norm, Real):
         raise ValueError(f"clipping_norm must be a real number or None, got {clipping_norm!r}")
     radius = float(clipping_norm)
@@ -111,11 +111,10 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
         raise ValueError(
             f"clipping_norm must be finite and >= 0, got {clipping_norm!r} (None: no clipping)"
         )
-    if _norm_at_most(vector, radius):
-        return vector.copy()
+    if _norm_at_most(vector, moderate, radius):
+        return vector
     # Wide enough that the check below is settled by the plain norm: the exact one is far slower.
     margin = 4.0 * _rounding_slack(vector.size)
-    moderate = _moderate_norm(vector)
     with np.errstate(under="ignore"):
         if moderate is not None and radius > _LEAST_SQUARES:
             clipped = np.asarray(vector * (radius * (1.0 - margin) / moderate))
@@ -124,7 +123,7 @@ def clip_by_l2_norm(v: npt.ArrayLike, clipping_norm: float | None) -> FloatArray
             scaled, _ = _scale_to_unit(vector)
             clipped = np.asarray(scaled / _plain_norm(scaled) * (radius * (1.0 - margin)))
         # Entered only when C is near the subnormal range, where entries round up to the grid.
-        while not _norm_at_most(clipped, radius):
+        while not _norm_at_most(clipped, _moderate_norm(clipped), radius):
             clipped = np.asarray(clipped * (1.0 - margin))
             margin = min(0.5, 2.0 * margin)
     return clipped
@@ -145,7 +144,7 @@ def replace_non_finite(v: npt.ArrayLike) -> FloatArray:
     Returns
     -------
     numpy.ndarray of float64, shape of ``v``
-        A new array with finite entries only.
+        Finite entries only: ``v`` itself if it is that already, otherwise a new array.
 
     Raises
     ------
@@ -153,7 +152,8 @@ def replace_non_finite(v: npt.ArrayLike) -> FloatArray:
         If ``v`` is not a real array.
     """
     vector = _as_float64(v)
-    return vector.copy() if np.isfinite(vector).all() else np.zeros_like(vector)
+    is_finite = _moderate_norm(vector) is not None or np.isfinite(vector).all()
+    return vector if is_finite else np.zeros_like(vector)
 
 
 def _as_float64(v: npt.ArrayLike) -> FloatArray:
@@ -163,11 +163,13 @@ def _as_float64(v: npt.ArrayLike) -> FloatArray:
     return array.astype(np.float64, copy=False)
 
 
-def _as_finite_float64(v: npt.ArrayLike) -> FloatArray:
+def _as_finite_float64(v: npt.ArrayLike) -> tuple[FloatArray, float | None]:
+    """Return the checked vector and its `_moderate_norm`, which alone tells most finite ones."""
     vector = _as_float64(v)
-    if not np.isfinite(vector).all():
+    moderate = _moderate_norm(vector)
+    if moderate is None and not np.isfinite(vector).all():
         raise ValueError("v must have finite entries only; got a NaN or an infinity")
-    return vector
+    return vector, moderate
 
 
 def _scale_to_unit(vector: FloatArray) -> tuple[FloatArray, int]:
@@ -184,7 +186,8 @@ def _scale_to_unit(vector: FloatArray) -> tuple[FloatArray, int]:
 def _moderate_norm(vector: FloatArray) -> float | None:
     """Return the norm in one pass, or None where squares might over- or underflow.
 
-    Its relative error is within `_rounding_slack`: what underflows is far below one rounding.
+    Its relative error is within `_rounding_slack`: what underflows is far below one rounding. A
+    norm means that all entries are finite.
     """
     flat = vector.ravel()
     with np.errstate(over="ignore", under="ignore"):
@@ -202,12 +205,13 @@ def _rounding_slack(size: int) -> float:
     return (size + 8) * _EPS / 2.0
 
 
-def _norm_at_most(vector: FloatArray, radius: float) -> bool:
+def _norm_at_most(vector: FloatArray, moderate: float | None, radius: float) -> bool:
     """Decide ``||vector||_2 <= radius`` for the real numbers; True is never wrong.
+
+    `moderate` is the vector's `_moderate_norm`.
 
     False is wrong only for a norm that misses the radius by less than 2**-960 of it per entry.
     """
-    moderate = _moderate_norm(vector)
     if moderate is not None and abs(moderate - radius) > _rounding_slack(vector.size) * moderate:
         return moderate <= radius
     scaled, exponent = _scale_to_unit(vector)

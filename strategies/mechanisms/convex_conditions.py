@@ -202,11 +202,13 @@ def _find_broken(training: LocalTraining, unit: str, neighboring_relation: str) 
     yield from _broken_relation(unit, neighboring_relation)
     yield from _broken_loss(training)
     if training.optimizer != "sgd":
-        yield _sentence("optimizer", training.optimizer, "'sgd'", "its steps may expand distances")
+        yield broken_sentence(
+            "optimizer", training.optimizer, "'sgd'", "its steps may expand distances"
+        )
     if training.momentum != 0.0:
-        yield _sentence("momentum", training.momentum, "0", "the buffer repeats a difference")
+        yield broken_sentence("momentum", training.momentum, "0", "the buffer repeats a difference")
     if training.sampling == "poisson":
-        yield _sentence(
+        yield broken_sentence(
             "sampling",
             "poisson",
             "'fixed' or 'none'",
@@ -214,15 +216,17 @@ def _find_broken(training: LocalTraining, unit: str, neighboring_relation: str) 
         )
     for name, (allowed, reason) in _REQUIRED_FLAGS.items():
         if getattr(training, name) is not allowed:
-            yield _sentence(name, not allowed, str(allowed), reason)
+            yield broken_sentence(name, not allowed, str(allowed), reason)
     yield from _broken_step_size(training)
 
 
 def _broken_relation(unit: str, neighboring_relation: str) -> Iterator[str]:
     if unit != "record":
-        yield _sentence("unit", unit, "'record'", "a client's whole data set is in every batch")
+        yield broken_sentence(
+            "unit", unit, "'record'", "a client's whole data set is in every batch"
+        )
     if neighboring_relation != "replace_one":
-        yield _sentence(
+        yield broken_sentence(
             "neighboring_relation",
             neighboring_relation,
             "'replace_one'",
@@ -232,16 +236,20 @@ def _broken_relation(unit: str, neighboring_relation: str) -> Iterator[str]:
 
 def _broken_loss(training: LocalTraining) -> Iterator[str]:
     if training.loss not in SUPPORTED_LOSSES:
-        yield _sentence(
+        yield broken_sentence(
             "loss",
             training.loss,
             f"one of {SUPPORTED_LOSSES}",
             "the gradient must be bounded over all models and the loss convex and smooth",
         )
     if training.feature_norm is None:
-        yield _sentence("feature_norm", None, "a number > 0", "nothing bounds a record's gradient")
+        yield broken_sentence(
+            "feature_norm", None, "a number > 0", "nothing bounds a record's gradient"
+        )
     if training.loss == "huber_regression" and training.huber_threshold is None:
-        yield _sentence("huber_threshold", None, "a number > 0", "nothing bounds the residual")
+        yield broken_sentence(
+            "huber_threshold", None, "a number > 0", "nothing bounds the residual"
+        )
 
 
 def _broken_step_size(training: LocalTraining) -> Iterator[str]:
@@ -252,7 +260,7 @@ def _broken_step_size(training: LocalTraining) -> Iterator[str]:
     step = max(range(len(training.learning_rates)), key=training.learning_rates.__getitem__)
     rate = training.learning_rates[step]
     if rate * curvature > 2.0:
-        yield _sentence(
+        yield broken_sentence(
             f"learning_rates[{step}]",
             rate,
             f"at most 2 / (L + weight_decay + proximal) = {2.0 / curvature!r} with L = "
@@ -261,7 +269,8 @@ def _broken_step_size(training: LocalTraining) -> Iterator[str]:
         )
 
 
-def _sentence(name: str, value: object, allowed: str, reason: str) -> str:
+def broken_sentence(name: str, value: object, allowed: str, reason: str) -> str:
+    """Say which condition is broken, by what value, what is allowed and why."""
     return f"{name} = {value!r}; allowed: {allowed} ({reason})"
 
 

@@ -1,6 +1,7 @@
 """The order in which a model's float arrays form one vector."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,7 @@ class ArrayLayout:
     @property
     def num_parameters(self) -> int:
         """Length d of the vector."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+        return sum(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float64]:
         """Concatenate the float arrays into one float64 vector of shape (d,).
@@ -64,15 +65,23 @@ class ArrayLayout:
         ValueError
             If an array is missing, superfluous among the float arrays, or of another shape.
         """
-        floats = {name for name, array in arrays.items() if array.dtype.kind == "f"}
-        if floats != set(self.names):
-            raise ValueError(f"float arrays {sorted(floats)}; allowed: {list(self.names)}")
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            if arrays[name].shape != shape:
-                raise ValueError(f"array {name!r} of shape {arrays[name].shape}; allowed: {shape}")
-        if not self.names:
-            return np.zeros(0)
-        return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float64)
+        self._check(arrays)
+        vector = np.empty(self.num_parameters)
+        for name, _, place in self._places():
+            vector[place] = arrays[name].ravel()
+        return vector
+
+    def subtract(
+        self, arrays: Mapping[str, NDArray[np.generic]], vector: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return ``flatten(arrays) - vector``, in one pass; errors as in `flatten`."""
+        self._check(arrays)
+        difference = np.empty(self.num_parameters)
+        for name, _, place in self._places():
+            np.subtract(
+                arrays[name].ravel(), vector[place], out=difference[place], dtype=np.float64
+            )
+        return difference
 
     def unflatten(self, vector: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
         """Cut a vector of shape (d,) into arrays of the layout's names, shapes and types.
@@ -82,10 +91,23 @@ class ArrayLayout:
         if vector.shape != (self.num_parameters,):
             raise ValueError(f"vector of shape {vector.shape}; allowed: ({self.num_parameters},)")
         arrays: dict[str, NDArray[np.generic]] = {}
-        start = 0
-        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
-            size = int(np.prod(shape, dtype=np.int64))
+        for (name, shape, place), dtype in zip(self._places(), self.dtypes, strict=True):
             with np.errstate(over="ignore"):
-                arrays[name] = vector[start : start + size].reshape(shape).astype(dtype)
-            start += size
+                arrays[name] = vector[place].reshape(shape).astype(dtype)
         return arrays
+
+    def _places(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
+        """Yield each array's name, shape and place in the vector."""
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            end = start + math.prod(shape)
+            yield name, shape, slice(start, end)
+            start = end
+
+    def _check(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        floats = {name for name, array in arrays.items() if array.dtype.kind == "f"}
+        if floats != set(self.names):
+            raise ValueError(f"float arrays {sorted(floats)}; allowed: {list(self.names)}")
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if arrays[name].shape != shape:
+                raise ValueError(f"array {name!r} of shape {arrays[name].shape}; allowed: {shape}")

@@ -6,7 +6,8 @@ can be shared between two clients, and the noise cannot depend on how many recor
 
 A privacy guarantee holds only if nobody can predict the noise and the sampled records. A seeded
 stream is a function of the configuration, which everyone can read: good for experiments, void as a
-release. The secret stream is keyed by the operating system's entropy.
+release. The secret stream is keyed by the operating system's entropy. Apart from the key they are
+the same stream, AES-256 in counter mode.
 """
 
 import hashlib
@@ -17,26 +18,35 @@ from typing import Literal
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
-from scipy.special import ndtri
+
+from strategies.mechanisms.normal import normal_numbers
 
 RandomnessKind = Literal["seeded", "secret"]
 RANDOMNESS_KINDS: tuple[RandomnessKind, ...] = ("seeded", "secret")
 
+# What is encrypted to get a key stream; in pieces, so that it stays in a cache.
+_ZEROS = memoryview(bytes(2**16))
+
 
 class Stream(ABC):
-    """One independent source of random numbers."""
+    """One independent source of random numbers; all of them are functions of its words."""
 
     @abstractmethod
     def words(self, size: int) -> NDArray[np.uint64]:
-        """Draw `size` uniform 64-bit words."""
+        """Draw `size` uniform 64-bit words, a new array."""
 
-    @abstractmethod
+    def half_words(self, size: int) -> NDArray[np.uint32]:
+        """Draw `size` uniform 32-bit words, the lower half of a word first; an odd half is lost."""
+        words = self.words((size + 1) // 2).astype("<u8", copy=False)
+        return words.view("<u4")[:size].astype(np.uint32, copy=False)
+
     def uniform(self, size: int) -> NDArray[np.float64]:
         """Draw `size` numbers uniform on [0, 1), multiples of 2^-53."""
+        return (self.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    @abstractmethod
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """Draw `size` independent N(0, 1) numbers."""
+        """Draw `size` independent N(0, 1) numbers; see `strategies.mechanisms.normal`."""
+        return normal_numbers(self.words, size)
 
     def sample_without_replacement(self, population: int, size: int) -> NDArray[np.int64]:
         """Draw an ordered sample of distinct numbers below `population`.
@@ -61,34 +71,41 @@ class Stream(ABC):
         return order[:size].astype(np.int64)
 
 
-class SeededStream(Stream):
-    """A reproducible stream: a function of its key and nothing else.
+class KeyStream(Stream):
+    """The AES-256-CTR key stream of a key, as little-endian words, its counter from 0.
 
     Parameters
     ----------
     key : bytes
-        Entropy for the generator; equal keys give equal streams on every engine.
+        32 bytes.
     """
 
     def __init__(self, key: bytes) -> None:
-        sequence = np.random.SeedSequence(int.from_bytes(key, "little"))
-        self._generator = np.random.Generator(np.random.SFC64(sequence))
+        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, size: int) -> NDArray[np.uint64]:  # noqa: D102
-        return self._generator.integers(0, 2**64, size=size, dtype=np.uint64)
-
-    def uniform(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        return self._generator.random(size)
-
-    def standard_normal(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        return self._generator.standard_normal(size)
+        # The cipher wants room for one block less a byte after what it writes.
+        raw = np.empty(8 * size + 16, dtype=np.uint8)
+        for start in range(0, 8 * size, len(_ZEROS)):
+            self._encryptor.update_into(_ZEROS[: 8 * size - start], raw[start:].data)
+        return raw[: 8 * size].view("<u8").astype(np.uint64, copy=False)
 
 
-class SecretStream(Stream):
-    """An AES-256-CTR key stream; numbers are a fixed function of its bytes.
+class SeededStream(KeyStream):
+    """A reproducible stream: its words are a function of its name and nothing else.
 
-    Normal numbers are the inverse distribution function at (k + 1/2) / 2^52, k a uniform 52-bit
-    integer: exact in law up to that grid, tails to 8.2 standard deviations on both sides.
+    Parameters
+    ----------
+    name : bytes
+        Equal names give equal streams.
+    """
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(hashlib.sha256(name).digest())
+
+
+class SecretStream(KeyStream):
+    """A stream that nobody can predict.
 
     Parameters
     ----------
@@ -98,22 +115,7 @@ class SecretStream(Stream):
     """
 
     def __init__(self, key: bytes | None = None) -> None:
-        secret = os.urandom(32) if key is None else key
-        self._encryptor = Cipher(algorithms.AES256(secret), modes.CTR(bytes(16))).encryptor()
-
-    def words(self, size: int) -> NDArray[np.uint64]:  # noqa: D102
-        return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype="<u8").astype(
-            np.uint64, copy=False
-        )
-
-    def uniform(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        return (self.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-    def standard_normal(self, size: int) -> NDArray[np.float64]:  # noqa: D102
-        # One bit less than a float64 holds: (k + 1/2) is exact, and never rounds up to 1.
-        middles = ((self.words(size) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-        numbers: NDArray[np.float64] = ndtri(middles)
-        return numbers
+        super().__init__(os.urandom(32) if key is None else key)
 
 
 class Randomness:
@@ -149,4 +151,4 @@ class Randomness:
         if self.kind == "secret":
             return SecretStream()
         name = "/".join([str(self.seed), purpose, *map(str, labels)])
-        return SeededStream(hashlib.sha256(name.encode()).digest())
+        return SeededStream(name.encode())

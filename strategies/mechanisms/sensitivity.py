@@ -38,7 +38,7 @@ MAX_MODEL_ENTRY = 1e4
 MAX_MODEL_NORM = 1e5
 """Largest L2 norm of a model that a client trains on; the allowance for rounding is based on it."""
 
-_KINDS = ("whole_update", "convex")
+_KINDS = ("whole_update", "convex", "one_step", "dp_sgd", "published")
 
 # (unit, neighboring_relation) -> (Delta_f / S, what is compared)
 _WHOLE_UPDATE = {
@@ -73,7 +73,8 @@ class Sensitivity:
         Delta_f > 0: the largest L2 distance between the updates of two neighbouring inputs, in the
         unit of the model's parameters.
     kind : str
-        ``whole_update`` or ``convex``.
+        ``whole_update``, ``convex``, ``one_step``, ``dp_sgd`` (of one step's sum of gradients) or
+        ``published`` (bounds nothing; ``mode: paper`` only).
     unit : str
         ``record`` or ``client``: what is protected.
     neighboring_relation : str
@@ -94,7 +95,7 @@ class Sensitivity:
     conditions: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not _is_positive(self.value):
+        if not is_positive_number(self.value):
             raise SensitivityError(f"value must be finite and > 0, got {self.value!r}")
         if self.kind not in _KINDS:
             raise SensitivityError(f"kind must be one of {_KINDS}, got {self.kind!r}")
@@ -130,7 +131,7 @@ def whole_update_sensitivity(
         update that is not clipped has no bound).
     """
     _check_relation(unit, neighboring_relation)
-    if not _is_positive(clipping_norm):
+    if not is_positive_number(clipping_norm):
         raise SensitivityError(
             f"clipping_norm must be finite and > 0 for a sensitivity, got {clipping_norm!r}"
         )
@@ -332,6 +333,7 @@ def _check_relation(unit: str, neighboring_relation: str) -> None:
         )
 
 
-def _is_positive(value: object) -> bool:
+def is_positive_number(value: object) -> bool:
+    """Return whether the value is a finite real number > 0, and not a bool."""
     is_real = isinstance(value, Real) and not isinstance(value, bool)
     return is_real and math.isfinite(value) and float(value) > 0.0  # type: ignore[arg-type]

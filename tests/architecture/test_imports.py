@@ -37,7 +37,10 @@ TORCH_SEEDS = (
 PURE_LIBRARIES = {"numpy", "scipy"} | (
     set(sys.stdlib_module_names) - {"logging", "random", "pickle", "marshal", "shelve"}
 )
-METHOD_CORE = re.compile(r"strategies\.(\w+)\.(algorithm|parameters)")
+# The files of a method that know Flower; everything else in its folder is its core.
+FLOWER_GLUE = ("client", "server", "messages", "received_model", "replies")
+GLUE_NAMES = "|".join(FLOWER_GLUE)
+METHOD_CORE = re.compile(rf"strategies\.(?!mechanisms\.)(\w+)\.(?!(?:{GLUE_NAMES})$)\w+")
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,11 @@ def leaves_method_core(module: str, use: Use) -> bool:
     core = METHOD_CORE.fullmatch(module)
     if core is None or not use.imported or starts_with(use.name, ("strategies.mechanisms",)):
         return False
-    own = f"strategies.{core[1]}.parameters"
-    return use.name.split(".")[0] not in PURE_LIBRARIES and not starts_with(use.name, (own,))
+    own = f"strategies.{core[1]}"
+    glue = tuple(f"{own}.{name}" for name in FLOWER_GLUE)
+    if starts_with(use.name, (own,)):
+        return starts_with(use.name, glue)
+    return use.name.split(".")[0] not in PURE_LIBRARIES
 
 
 def points_upwards(module: str, use: Use) -> bool:
@@ -155,7 +161,7 @@ def draws_elsewhere(module: str, use: Use) -> bool:
 
 RULES: dict[str, Callable[[str, Use], bool]] = {
     "mechanisms use arrays only, and nothing above them": leaves_mechanisms,
-    "a method's algorithm uses its parameters and mechanisms only": leaves_method_core,
+    "a method's core (its algorithm) knows mechanisms and itself only": leaves_method_core,
     "strategies know neither the application nor its configuration": points_upwards,
     "hydra and omegaconf are used in fl_app/config.py only": configures_elsewhere,
     "nothing is pickled": unpickles,

@@ -13,6 +13,7 @@ from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.dp_fedpaq.algorithm import (
     UploadStreams,
     aggregate_updates,
+    aggregate_with_noise,
     bound_update,
     client_mechanism,
     client_noise_multiplier,
@@ -26,9 +27,11 @@ from strategies.dp_fedpaq.algorithm import (
 )
 from strategies.mechanisms.accounting import compute_epsilon
 from strategies.mechanisms.clipping import l2_norm
+from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.packing import PackingError
 from strategies.mechanisms.rng import Randomness, SecretStream
+from strategies.mechanisms.sensitivity import whole_update_sensitivity
 
 ALPHA = 1e-6
 D = 100_000
@@ -192,11 +195,53 @@ def test_cohorts_are_uniform_and_without_replacement() -> None:
     stream, rounds = SecretStream(), 4000
     counts = np.zeros(7)
     for _ in range(rounds):
-        cohort = sample_cohort(7, 3, stream)
+        cohort = sample_cohort(7, 3, "fixed", stream)
         assert np.all(np.diff(cohort) > 0)
         counts[cohort] += 1
     low, high = binom.ppf([1e-7 / 7, 1 - 1e-7 / 7], rounds, 3 / 7)
     assert np.all((low < counts) & (counts < high))
+
+
+def test_poisson_cohorts_draw_each_client_by_itself() -> None:
+    stream, rounds = SecretStream(), 4000
+    drawn = np.zeros((rounds, 6))
+    for row in drawn:
+        row[sample_cohort(6, 2, "poisson", stream)] = 1.0
+    edges = [5e-8 / 6, 1 - 5e-8 / 6]
+    low, high = binom.ppf(edges, rounds, 1 / 3)
+    assert np.all((low < drawn.sum(axis=0)) & (drawn.sum(axis=0) < high))
+    # Two clients together as often as independent draws say; never so with a fixed size of 2.
+    low, high = binom.ppf(edges, rounds, 1 / 9)
+    pairs = (drawn.T @ drawn)[np.triu_indices(6, 1)]
+    assert np.all((low < pairs) & (pairs < high))
+    low, high = binom.ppf(edges, rounds, (2 / 3) ** 6)
+    assert low < np.sum(drawn.sum(axis=1) == 0) < high
+    assert sample_cohort(5, 5, "poisson", stream).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_server_clips_what_it_sums_and_divides_by_a_constant() -> None:
+    start, long = np.zeros(4), np.array([30.0, 40.0, 0.0, 0.0])
+    sensitivity = whole_update_sensitivity(5.0, unit="client", neighboring_relation="replace_one")
+    silent = GaussianMechanism(sensitivity, 0.0)
+
+    def total(*updates: np.ndarray, mechanism: GaussianMechanism = silent) -> np.ndarray:
+        return aggregate_with_noise(
+            start,
+            updates,
+            mechanism,
+            clipping_norm=5.0,
+            num_expected=4,
+            stream=SecretStream(bytes(32)),
+        )
+
+    assert total(long) == pytest.approx([0.75, 1.0, 0.0, 0.0], rel=1e-12)
+    assert total(long, -long, start).tolist() == [0.0] * 4
+    assert total().tolist() == [0.0] * 4
+    # An empty cohort gets the same noise as any other.
+    noisy = GaussianMechanism(sensitivity, 2.0)
+    noise = total(mechanism=noisy)
+    assert noise == pytest.approx(SecretStream(bytes(32)).standard_normal(4) * 20.0 / 4)
+    assert total(long, mechanism=noisy) - noise == pytest.approx(total(long))
 
 
 @pytest.mark.parametrize(("sampled", "clients"), [(10, 100), (1, 3), (99, 100)])

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from scipy.stats import chi2
 
+from strategies.device_state import ContextState, LedgerEntry
 from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.dp_fedpaq.algorithm import decode_update
 from strategies.dp_fedpaq.client import train
@@ -31,6 +32,10 @@ def parameters(**changes: object) -> DpFedPaqParameters:
 
 def never() -> int:
     raise AssertionError("data was read")
+
+
+def ledger(context: Context) -> LedgerEntry:
+    return ContextState(context).read_entry("dp_fedpaq")
 
 
 def update_of(reply: Message, chosen: DpFedPaqParameters, size: int) -> np.ndarray:
@@ -86,15 +91,140 @@ def test_a_secret_upload_never_repeats(make_request: Make, make_trainer: type) -
     assert len(uploads) == 3
 
 
-def test_a_round_is_answered_once(make_request: Make, context: Context, make_trainer: type) -> None:
+def test_an_earlier_round_is_refused(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    for randomness in ("secret", "seeded"):
+        chosen, trainer = parameters(randomness=randomness), make_trainer()
+        fresh = Context(1, 7, dict(context.node_config), RecordDict(), {})
+        train(make_request(chosen, 5), fresh, num_records=20, local_update=trainer)
+        for server_round in (4, 1):
+            request = make_request(chosen, server_round)
+            reply = train(request, fresh, num_records=never, local_update=trainer)
+            assert reply.error.code == REFUSED
+        assert len(trainer.work) == 1
+
+
+def test_a_repeated_request_gets_the_same_bytes_and_is_not_charged(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    """Fresh noise on a retry would average out."""
+    for randomness in ("secret", "seeded"):
+        chosen, trainer = parameters(randomness=randomness), make_trainer()
+        fresh = Context(1, 7, dict(context.node_config), RecordDict(), {})
+        secret = randomness == "secret"
+        uploads = []
+        for repeat in range(4):
+            records = never if repeat and secret else 20
+            reply = train(make_request(chosen, 5), fresh, num_records=records, local_update=trainer)
+            uploads.append(parse_reply(reply).upload)
+            assert dict(reply.content["metrics"]).keys() == (
+                {"num-examples"} if secret else {"num-examples", "train-loss"}
+            )
+        assert len(set(uploads)) == 1
+        assert ledger(fresh).participations == 1
+        assert len(trainer.work) == (1 if secret else 4)
+
+
+def test_a_repeated_request_that_is_another_is_refused_in_a_secret_run(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    """The same noise under another model would give the difference of two updates away."""
     chosen, trainer = parameters(randomness="secret"), make_trainer()
-    train(make_request(chosen, 5), context, num_records=20, local_update=trainer)
-    for server_round in (5, 4, 1):
-        reply = train(
-            make_request(chosen, server_round), context, num_records=never, local_update=trainer
-        )
+    first = {"w": np.zeros(4, np.float32), "v": np.zeros(2, np.float32)}
+    others = [
+        {"w": np.array([0, 0, 0, 1e-7], np.float32), "v": first["v"]},
+        {"w": first["w"], "v": np.ones(2, np.float32)},
+        {"w": np.zeros((2, 2), np.float32), "v": first["v"]},
+        {"u": first["w"], "v": first["v"]},
+        {"v": first["v"], "w": first["w"]},
+        {"w": np.zeros(6, np.float32)},
+    ]
+    train(make_request(chosen, 5, first), context, num_records=20, local_update=trainer)
+    for other in others:
+        request = make_request(chosen, 5, other)
+        reply = train(request, context, num_records=never, local_update=trainer)
         assert reply.error.code == REFUSED
-    assert len(trainer.work) == 1
+    reply = train(make_request(chosen, 5, first), context, num_records=never, local_update=trainer)
+    assert parse_reply(reply).upload
+    reply = train(make_request(chosen, 6, first), context, num_records=20, local_update=trainer)
+    assert parse_reply(reply).upload
+    assert (ledger(context).participations, len(trainer.work)) == (2, 2)
+
+
+@pytest.mark.parametrize("randomness", ["secret", "seeded"])
+def test_the_last_participation_may_be_repeated_too(
+    make_request: Make, context: Context, make_trainer: type, randomness: str
+) -> None:
+    chosen = parameters(randomness=randomness, num_participations=1)
+    for _ in range(2):
+        request = make_request(chosen, 3)
+        reply = train(request, context, num_records=20, local_update=make_trainer())
+        assert parse_reply(reply).upload
+    reply = train(make_request(chosen, 4), context, num_records=20, local_update=make_trainer())
+    assert parse_reply(reply).upload is None
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("randomness", ["secret", "seeded"])
+@pytest.mark.parametrize("moment", ["reading data", "training"])
+def test_a_request_is_repeated_after_the_client_was_killed(
+    make_request: Make, context: Context, make_trainer: type, randomness: str, moment: str
+) -> None:
+    """Once it is charged, however often it is tried; a secret draw that was begun is given up."""
+
+    def die(*_: object) -> int:
+        raise KilledError
+
+    chosen, trainer = parameters(randomness=randomness), make_trainer()
+    whole = Context(1, 7, dict(context.node_config), RecordDict(), {})
+    expected = train(make_request(chosen, 2), whole, num_records=20, local_update=trainer)
+    for _ in range(2):
+        records, work = (die, trainer) if moment == "reading data" else (20, die)
+        if randomness == "secret" and ledger(context).participations:
+            break
+        with pytest.raises(KilledError):
+            train(make_request(chosen, 2), context, num_records=records, local_update=work)
+    reply = train(make_request(chosen, 2), context, num_records=20, local_update=trainer)
+    if randomness == "seeded":
+        assert parse_reply(reply).upload == parse_reply(expected).upload
+    else:
+        assert reply.has_error() == (moment == "training")
+    assert ledger(context).participations == 1
+
+
+def test_only_the_last_reply_of_a_secret_run_is_kept(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    chosen = parameters(randomness="secret")
+    for server_round in (1, 2):
+        request = make_request(chosen, server_round)
+        reply = train(request, context, num_records=20, local_update=make_trainer())
+        assert ledger(context).reply == parse_reply(reply).upload
+    train(make_request(chosen, 3), context, num_records=7, local_update=make_trainer())
+    assert ledger(context).reply == b""
+    seeded = Context(1, 7, dict(context.node_config), RecordDict(), {})
+    train(make_request(parameters()), seeded, num_records=20, local_update=make_trainer())
+    assert ledger(seeded).reply == b""
+
+
+def test_the_state_that_is_given_is_used(
+    make_request: Make, context: Context, make_trainer: type
+) -> None:
+    elsewhere = Context(1, 7, {}, RecordDict(), {})
+    reply = train(
+        make_request(parameters()),
+        context,
+        num_records=20,
+        local_update=make_trainer(),
+        state=ContextState(elsewhere),
+    )
+    assert parse_reply(reply).upload
+    assert ledger(elsewhere).participations == 1
+    assert not context.state
 
 
 def test_the_planned_participations_are_never_exceeded(
@@ -137,7 +267,7 @@ def test_a_client_with_too_few_records_sits_out_and_is_not_charged(
     reply = train(make_request(parameters()), context, num_records=7, local_update=trainer)
     assert parse_reply(reply).upload is None
     assert not trainer.work
-    assert context.state["dp_fedpaq"]["participations"] == 0
+    assert ledger(context).participations == 0
     # Its size is public, but not to be had number by number from changed parameters.
     smaller = make_request(parameters(batch_size=3), 2)
     reply = train(smaller, context, num_records=never, local_update=trainer)
@@ -166,7 +296,7 @@ def test_where_the_size_is_secret_too_few_records_look_like_any_other_upload(
     std = chosen.sensitivity_in_round(1).value
     if records < chosen.min_records:
         assert has_variance(update, std**2)
-    assert context.state["dp_fedpaq"]["participations"] == 1
+    assert ledger(context).participations == 1
 
 
 def test_what_the_client_does_not_accept_is_refused_before_data_is_read(
@@ -316,8 +446,7 @@ def test_a_crash_during_training_leaves_the_round_charged(
 
     with pytest.raises(KeyboardInterrupt):
         train(make_request(parameters(), 2), context, num_records=20, local_update=trainer)
-    record = context.state["dp_fedpaq"]
-    assert (record["last-round"], record["participations"]) == (2, 1)
+    assert (ledger(context).last_round, ledger(context).participations) == (2, 1)
 
 
 def test_integers_stay_out_and_every_float_is_sent_once(

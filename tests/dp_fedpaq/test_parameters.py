@@ -18,6 +18,22 @@ BASE: dict[str, object] = {
 }
 
 
+POISSON = {
+    "sampling": "poisson",
+    "sample_rate": 0.1,
+    "neighboring_relation": "add_or_remove_one",
+}
+ONE_STEP = {
+    "sensitivity": "one_step",
+    "local_steps": 1,
+    "max_grad_norm": 0.5,
+    "training": SOFTMAX,
+    "clipping_norm": None,
+}
+DP_SGD = {**POISSON, "mechanism": "dp_sgd", "max_grad_norm": 0.5, "clipping_norm": None}
+PAPER = {"mode": "paper", "max_grad_norm": 0.5, "clipping_norm": None}
+
+
 def build(**changes: object) -> DpFedPaqParameters:
     return DpFedPaqParameters(**{**BASE, **changes})  # type: ignore[arg-type]
 
@@ -30,7 +46,16 @@ def build(**changes: object) -> DpFedPaqParameters:
         ("num_participations", True),
         ("unit", "person"),
         ("neighboring_relation", "swap"),
-        ("sensitivity", "one_step"),
+        ("mode", "fast"),
+        ("sensitivity", "two_steps"),
+        ("mechanism", "laplace"),
+        ("noise_at", "both"),
+        ("max_grad_norm", 0.0),
+        ("max_grad_norm", float("nan")),
+        ("sampling", "shuffle"),
+        ("sample_rate", 0.0),
+        ("sample_rate", 1.5),
+        ("sample_rate", True),
         ("clipping_norm", 0.0),
         ("clipping_norm", -1.0),
         ("clipping_norm", float("nan")),
@@ -41,7 +66,7 @@ def build(**changes: object) -> DpFedPaqParameters:
         ("target_delta", 0.0),
         ("target_delta", 1.0),
         ("target_delta", "1e-05"),
-        ("accountant", "rdp"),
+        ("accountant", "gdp"),
         ("local_steps", 0),
         ("batch_size", 0),
         ("batch_size", 1.5),
@@ -86,6 +111,30 @@ def test_a_bad_noise_multiplier_is_refused(value: float) -> None:
         ({"unit": "client", "neighboring_relation": "add_or_remove_one"}, "sensitivity"),
         ({"sensitivity": "convex"}, "sensitivity"),
         ({"sensitivity": "convex", "training": SOFTMAX, "unit": "client"}, "sensitivity"),
+        ({"sample_rate": 0.1}, "sample_rate"),
+        ({"sampling": "poisson"}, "sample_rate"),
+        ({**POISSON, "neighboring_relation": "replace_one"}, "neighboring_relation"),
+        ({**POISSON, "local_steps": None, "local_epochs": 1}, "sampling"),
+        ({**POISSON, "sensitivity": "convex", "training": SOFTMAX}, "sensitivity"),
+        ({"max_grad_norm": 1.0}, "max_grad_norm"),
+        ({"sensitivity": "one_step", "training": SOFTMAX}, "max_grad_norm"),
+        ({**ONE_STEP, "local_steps": 2}, "sensitivity"),
+        ({**ONE_STEP, "local_steps": None, "local_epochs": 1}, "sensitivity"),
+        ({**ONE_STEP, "training": None}, "sensitivity"),
+        ({**ONE_STEP, "unit": "client"}, "sensitivity"),
+        ({**DP_SGD, "max_grad_norm": None}, "max_grad_norm"),
+        ({**DP_SGD, "unit": "client"}, "unit"),
+        ({**DP_SGD, "sampling": "fixed", "sample_rate": None}, "neighboring_relation"),
+        ({**DP_SGD, "neighboring_relation": "replace_one"}, "neighboring_relation"),
+        ({**DP_SGD, "noise_at": "server"}, "noise_at"),
+        ({**DP_SGD, "sensitivity": "one_step", "training": SOFTMAX}, "sensitivity"),
+        ({**PAPER, "max_grad_norm": None}, "max_grad_norm"),
+        ({**PAPER, "unit": "client"}, "unit"),
+        ({**PAPER, "noise_at": "server"}, "noise_at"),
+        ({**PAPER, "target_epsilon": None, "noise_multiplier": 1.0}, "target_epsilon"),
+        ({"noise_at": "server", "clipping_norm": None}, "clipping_norm"),
+        ({"noise_at": "server", "sensitivity": "convex", "training": SOFTMAX}, "quantizer"),
+        ({**ONE_STEP, "noise_at": "server", "clipping_norm": 1.0}, "quantizer"),
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, object], key: str) -> None:
@@ -180,6 +229,56 @@ def test_unknown_keys_on_the_wire_are_refused() -> None:
 def test_sample_rates() -> None:
     chosen = build()
     assert chosen.min_records == 128
-    assert chosen.sample_rate(143) == 128 / 143
-    assert chosen.sample_rate(128) == 1.0
-    assert build(unit="client").sample_rate(1000) == 1.0
+    assert chosen.inclusion_probability(143) == 128 / 143
+    assert chosen.inclusion_probability(128) == 1.0
+    assert build(unit="client").inclusion_probability(1000) == 1.0
+    for changes in (POISSON, DP_SGD):
+        assert build(**changes).inclusion_probability(10**6) == 0.1
+        assert build(**changes).min_records == 1
+        assert not build(**changes).is_size_public
+
+
+def test_releases_of_a_participation() -> None:
+    assert build().releases(1.0, 143, 3).num_releases == 3
+    assert build(**POISSON).releases(1.0, 143, 3).num_releases == 3
+    # DP-SGD releases every local step.
+    assert build(**DP_SGD).releases(1.0, 143, 3).num_releases == 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "value"),
+    [
+        ({}, "whole_update", 8.0),
+        (POISSON, "whole_update", 8.0),
+        (DP_SGD, "dp_sgd", 0.5),
+        # 2 eta C / b and eta C / b, with eta = 1, C = .5, b = 16.
+        (ONE_STEP, "one_step", 1 / 16),
+        ({**ONE_STEP, **POISSON}, "one_step", 0.5 / 16),
+        ({**ONE_STEP, "clipping_norm": 0.01}, "whole_update", 0.02),
+        (
+            {**ONE_STEP, "noise_at": "server", "quantizer": "none", "clipping_norm": 4.0},
+            "one_step",
+            1 / 16,
+        ),
+    ],
+)
+def test_sensitivities(changes: dict[str, object], kind: str, value: float) -> None:
+    found = build(**changes).sensitivity_in_round(1)
+    assert found.kind == kind
+    assert found.value == pytest.approx(value, rel=2e-6)
+    assert found.value >= value
+
+
+@pytest.mark.parametrize("changes", [POISSON, ONE_STEP, DP_SGD, PAPER])
+def test_the_wire_keeps_every_mechanism(changes: dict[str, object]) -> None:
+    chosen = build(**changes)
+    assert DpFedPaqParameters.from_json(chosen.to_json()) == chosen
+
+
+def test_who_adds_noise() -> None:
+    assert build().client_adds_noise
+    assert build(**PAPER).client_adds_noise
+    # In the steps, or at the server: not to the finished update.
+    for changes in (DP_SGD, {"noise_at": "server"}):
+        assert build(**changes).adds_noise
+        assert not build(**changes).client_adds_noise

@@ -42,9 +42,9 @@ def assert_setting(made, epochs: int, sampled: int, levels: int | None) -> None:
     assert (made.model.name, made.model.dtype) == ("softmax_regression", "float32")
 
 
-def test_there_is_a_file_for_each_row_and_no_other():
+def test_there_is_a_file_for_each_row_the_series_and_the_private_run():
     files = {path.stem for path in (find_conf() / "experiment").glob(f"{PREFIX}*.yaml")}
-    assert files == {PREFIX + name for name in (*TABLE, "local_steps")}
+    assert files == {PREFIX + name for name in (*TABLE, "local_steps", "private")}
 
 
 @pytest.mark.parametrize("name", TABLE)

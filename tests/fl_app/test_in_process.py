@@ -17,6 +17,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from fl_app.engines import in_process
+from fl_app.engines.flower_internals import copy_records
 from fl_app.engines.in_process import InProcessGrid
 
 Handler = Callable[[Message, Context], RecordDict]
@@ -278,3 +279,17 @@ def test_ctrl_c_in_a_client_ends_the_run() -> None:
     grid = make_grid(handle)
     with pytest.raises(KeyboardInterrupt):
         grid.send_and_receive(ask(grid))
+
+
+def test_a_copied_array_is_what_the_constructor_builds() -> None:
+    """Copying skips the constructor's checks, so nothing of what it sets may be missing."""
+    array = Array(np.arange(4.0))
+    array.object_id  # noqa: B018 what it remembers must not be copied
+    copied = copy_records(RecordDict({"arrays": ArrayRecord({"w": array})}))["arrays"]["w"]
+    built = Array(array.dtype, array.shape, array.stype, array.data)
+    assert copied == built
+    assert copied.__dict__.keys() <= built.__dict__.keys()
+    assert copied.is_dirty == built.is_dirty
+    assert copied.data is array.data
+    assert copied.deflate() == built.deflate()
+    assert copied.object_id == array.object_id

@@ -1,4 +1,4 @@
-"""The committed results of the published experiments: what they come to, and that they come again."""
+"""The committed results of the published experiments: what they come to, and one run again."""
 
 import json
 

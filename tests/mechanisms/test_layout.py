@@ -57,8 +57,28 @@ def test_arrays_that_do_not_fit_are_refused(arrays: dict[str, np.ndarray]) -> No
     layout = ArrayLayout.of({"a": np.zeros(2)})
     with pytest.raises(ValueError, match="allowed"):
         layout.flatten(arrays)
+    with pytest.raises(ValueError, match="allowed"):
+        layout.subtract(arrays, np.zeros(2))
 
 
 def test_a_vector_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="vector of shape"):
         ArrayLayout.of({"a": np.zeros(2)}).unflatten(np.zeros(3))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_subtracting_is_flattening_and_then_subtracting(order: str) -> None:
+    rng = np.random.default_rng(0)
+    kinds = {"half": np.float16, "single": np.float32, "double": np.float64}
+    arrays = {
+        name: np.asarray(rng.normal(size=(3, 4)).astype(kind), order=order)
+        for name, kind in kinds.items()
+    }
+    arrays |= {"scalar": np.array(0.1, dtype=np.float32), "empty": np.zeros((0, 2))}
+    layout = ArrayLayout.of(arrays)
+    vector = rng.normal(size=layout.num_parameters)
+    before = vector.copy()
+    difference = layout.subtract(arrays, vector)
+    assert difference.dtype == np.float64
+    assert np.array_equal(difference, layout.flatten(arrays) - vector)
+    assert np.array_equal(vector, before)

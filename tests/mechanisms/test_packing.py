@@ -1,9 +1,34 @@
+"""Packing: the stated layout bit for bit, its inverse, and refusals."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.mechanisms.packing import PackingError, pack, packed_size, unpack
+from strategies.mechanisms.packing import PackingError, pack, packed_size, unpack, unsigned_type
+
+
+def straightforward(numbers: list[int], width: int) -> bytes:
+    """The layout as the module states it, one number at a time."""
+    data = b""
+    for low in range(0, width, 8):
+        bits, joined = min(8, width - low), 0
+        for position, number in enumerate(numbers):
+            joined |= ((number >> low) & (2**bits - 1)) << (bits * position)
+        data += joined.to_bytes((len(numbers) * bits + 7) // 8, "little")
+    return data
+
+
+@given(width=st.integers(1, 32), values=st.data())
+def test_bytes_are_those_of_the_straightforward_layout(width: int, values: st.DataObject) -> None:
+    numbers = values.draw(st.lists(st.integers(0, 2**width - 1), max_size=40))
+    data = straightforward(numbers, width)
+    for kind in {unsigned_type(width), np.uint32}:
+        assert pack(np.array(numbers, dtype=kind), width) == data
+    unpacked = unpack(data, len(numbers), width)
+    assert unpacked.tolist() == numbers
+    assert unpacked.dtype == unsigned_type(width)
+    assert unpacked.flags.writeable
 
 
 @given(width=st.integers(1, 32), count=st.integers(0, 70), seed=st.integers(0, 2**32 - 1))

@@ -1,6 +1,7 @@
 """QSGD: unbiased, exact on levels, bounded, and of the stated size."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from strategies.mechanisms.packing import PackingError
+from strategies.mechanisms.packing import PackingError, unsigned_type
 from strategies.mechanisms.quantization import (
+    QuantizedVector,
+    _quantize_block,
+    code_width,
     dequantize_qsgd,
     pack_qsgd,
     qsgd_num_bits,
@@ -23,17 +27,14 @@ from strategies.mechanisms.rng import SecretStream, SeededStream, Stream
 Z = float(norm.isf(1e-10))
 
 
-class Floor(Stream):
-    """A stream that always rounds down: what a deterministic quantiser would do."""
+class Constant(Stream):
+    """A stream of one word; 0 always rounds down: what a deterministic quantiser would do."""
+
+    def __init__(self, word: int = 0) -> None:
+        self.word = word
 
     def words(self, size: int) -> np.ndarray:
-        return np.zeros(size, dtype=np.uint64)
-
-    def uniform(self, size: int) -> np.ndarray:
-        return np.full(size, 1.0 - 2**-53)
-
-    def standard_normal(self, size: int) -> np.ndarray:
-        return np.zeros(size)
+        return np.full(size, self.word, dtype=np.uint64)
 
 
 def bias_in_standard_errors(vector: np.ndarray, num_levels: int, stream: Stream) -> np.ndarray:
@@ -54,7 +55,7 @@ def test_quantising_is_unbiased(num_levels: int, size: int) -> None:
     assert np.abs(bias_in_standard_errors(vector, num_levels, SecretStream())).max() < Z
     # The twin that must fail: rounding down (of many coordinates, one is far from its level).
     if size > 3:
-        assert np.abs(bias_in_standard_errors(vector, num_levels, Floor())).max() > Z
+        assert np.abs(bias_in_standard_errors(vector, num_levels, Constant())).max() > Z
 
 
 @pytest.mark.parametrize("num_levels", range(1, 256))
@@ -108,6 +109,59 @@ def test_extreme_scales(scale: float) -> None:
     quantized = quantize_qsgd(vector, 10, SecretStream())
     assert quantized.levels.max() <= 10
     assert np.isfinite(dequantize_qsgd(quantized)).all()
+
+
+@given(
+    num_levels=st.integers(1, 65535),
+    values=st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=40),
+    seed=st.integers(0, 1000),
+)
+def test_levels_are_those_of_the_straightforward_formula(
+    num_levels: int, values: list[float], seed: int
+) -> None:
+    """Rational arithmetic, one coordinate at a time, with the same words."""
+    vector, name = np.array(values), seed.to_bytes(2, "little")
+    quantized = quantize_qsgd(vector, num_levels, SeededStream(name))
+    words = SeededStream(name).half_words(vector.size)
+    decoded = dequantize_qsgd(quantized)
+    for index, (value, word) in enumerate(zip(values, words.tolist(), strict=True)):
+        if quantized.scale == 0.0:
+            break
+        exact = Fraction(value) * num_levels / Fraction(quantized.scale)
+        position = exact + (Fraction(word) + Fraction(1, 2)) / 2**32
+        level = int(quantized.levels[index]) * (-1 if quantized.negative[index] else 1)
+        # Where float64 cannot tell the sum from an integer, either neighbour will do.
+        if abs(position - round(position)) > Fraction(1, 2**34):
+            assert level == math.floor(position)
+        assert decoded[index] == level * quantized.scale / num_levels
+        assert abs(level) <= num_levels
+
+
+@pytest.mark.parametrize("word", [0, 2**64 - 1])
+@pytest.mark.parametrize("num_levels", [1, 7, 127, 128, 255, 256, 32767, 32768, 65535])
+def test_no_word_moves_a_level_or_leaves_the_range(num_levels: int, word: int) -> None:
+    # The largest coordinate fixes the scale; all the others lie on levels.
+    levels = np.unique(np.linspace(-num_levels, num_levels, 301).astype(int))
+    scale = float(np.float32(3.7))
+    vector = levels * scale / num_levels
+    codes = np.zeros(vector.size, dtype=unsigned_type(code_width(num_levels)))
+    _quantize_block(vector, codes, scale, num_levels, Constant(word))
+    quantized = QuantizedVector(scale, codes, num_levels)
+    assert np.array_equal(np.where(quantized.negative, -1, 1) * quantized.levels, levels)
+    # A norm that was rounded down leaves coordinates a little beyond the scale.
+    beyond = np.array([scale, -scale]) * (1 + 1e-9)
+    _quantize_block(beyond, codes[:2], scale, num_levels, Constant(word))
+    assert QuantizedVector(scale, codes[:2], num_levels).levels.tolist() == [num_levels] * 2
+
+
+@pytest.mark.parametrize("num_levels", [7, 100, 1000])
+def test_the_size_of_the_blocks_does_not_show(
+    num_levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = np.random.default_rng(0).normal(size=40_001)
+    one = pack_qsgd(quantize_qsgd(vector, num_levels, SeededStream(b"blocks")))
+    monkeypatch.setattr("strategies.mechanisms.quantization._BLOCK", 2**8)
+    assert pack_qsgd(quantize_qsgd(vector, num_levels, SeededStream(b"blocks"))) == one
 
 
 def test_a_norm_beyond_float32_is_refused() -> None:
