@@ -1,8 +1,9 @@
 """Private runs of DP-FedPaq on MNIST, two digits a client: what each setting costs.
 
-Around experiment=dp_fedpaq_mnist_private: epsilon against gamma = E b / n_k, then one setting at a time,
-over three seeds. `--root FOLDER_WITH_MNIST` computes the runs that bench/results/sweeps.json lacks
-and adds each to it as it ends; --table prints the tables, --plot draws docs/plots.
+Around experiment=dp_fedpaq_mnist_private: epsilon against gamma = E b / n_k, then one setting at
+a time, over three seeds. `--root FOLDER_WITH_MNIST` computes the runs that
+bench/results/sweeps.json lacks and adds each to it as it ends; --table prints the tables, --plot
+draws docs/plots/sweep_epsilon.png.
 """
 
 import argparse
