@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
+from safetensors.numpy import load_file
 
+from fl_app.data import DataSettings, load_dataset
 from fl_app.errors import ConfigError
 from fl_app.published import PublishedSettings, compare_with_published
 from fl_app.report import ReportError, print_tables, read_run_folder, write_report
@@ -12,6 +14,7 @@ from fl_app.report.charts import list_charts
 from fl_app.report.published import list_published, published_table
 from fl_app.report.run_folder import RunFolder
 from tests.fl_app.report_samples import SUMMARY, a_round, save_run
+from tests.fl_app.test_evaluation import score
 from tests.fl_app.test_report import Page
 
 COURSE = PublishedSettings((2, 4), (0.9, 0.8), test_accuracy=0.75)
@@ -145,6 +148,11 @@ def test_a_run_writes_its_losses_and_the_comparison(run):
     losses = [row["global_train_loss"] for row in outcome.rows]
     assert [loss is None for loss in losses] == [False, True, False, False]
     assert losses[0] > losses[2] > losses[3]
+    train = load_dataset(DataSettings(), 10, 0).train
+    expected, _ = score(
+        load_file(outcome.folder / "model.safetensors"), train.features, train.labels
+    )
+    assert losses[3] == pytest.approx(expected, rel=1e-5)
     found = outcome.summary["published"]
     assert [each["ours"] for each in found] == [*losses[2:], outcome.summary["test_accuracy"]]
     assert found[0]["difference"] == pytest.approx(losses[2] - 1.5, abs=1e-15)
