@@ -4,13 +4,10 @@ Writes bench/results/digits.json with the command, seeds, versions and date; --t
 """
 
 import argparse
-import contextlib
 import datetime
-import io
 import json
 import logging
 import statistics
-import tempfile
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "digits.json"
@@ -33,25 +30,14 @@ SETTINGS: dict[str, list[str]] = {
 }
 
 
-def run_once(overrides: list[str]) -> dict:
-    from fl_app.client_app import app as client_app
-    from fl_app.config import compose_settings
-    from fl_app.engines.in_process import run_in_process
-    from fl_app.server_app import app as server_app
-
-    settings = compose_settings(overrides)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        run_config = {"settings": settings.to_json(), "output-dir": folder}
-        run_in_process(server_app, client_app, settings.num_clients or 1, run_config)
-        return json.loads((Path(folder) / "summary.json").read_text())
-
-
 def measure() -> dict:
+    from single_run import run_once
+
     from fl_app.run_store import list_versions
 
     rows = []
     for name, overrides in SETTINGS.items():
-        runs = [run_once([*overrides, f"seed={seed}"]) for seed in SEEDS]
+        runs = [run_once([*overrides, f"seed={seed}"])[0] for seed in SEEDS]
         accuracy = [run["test_accuracy"] for run in runs]
         rows.append(
             {

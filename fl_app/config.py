@@ -47,6 +47,7 @@ __all__ = [
     "resumed_settings",
     "run_under_hydra",
     "settings_from",
+    "sweeps_by_itself",
 ]
 
 
@@ -195,6 +196,17 @@ def _override_group(group: str, values: dict[str, Any], overrides: list[str]) ->
                 raise ConfigError(key, value, "a key that exists")
         target[leaf] = value
     return values
+
+
+def sweeps_by_itself(overrides: list[str]) -> bool:
+    """Whether a file among the choices makes a sweep of it (``hydra.mode: MULTIRUN``)."""
+    with _hydra(find_conf()):
+        try:
+            composed = compose(CONFIG_NAME, expand_home(overrides), return_hydra_config=True)
+            return str(composed.hydra.mode).endswith("MULTIRUN")
+        except Exception:
+            # Whoever composes it for a run says what is wrong.
+            return False
 
 
 def expand_sweep(overrides: list[str]) -> list[list[str]]:

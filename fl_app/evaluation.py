@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from fl_app.data.records import DataError, Records
+from fl_app.data.records import DataError, FederatedDataset, Records
 from fl_app.local_training import project_records
 from fl_app.model_arrays import load_arrays
 from fl_app.models import input_placement
@@ -91,3 +91,20 @@ def evaluate(
     return Evaluation(
         loss if math.isfinite(loss) else math.nan, num_right / len(records), len(records)
     )
+
+
+def global_train_loss(
+    model: nn.Module,
+    arrays: Mapping[str, NDArray[Any]],
+    dataset: FederatedDataset,
+    feature_norm: float | None = None,
+) -> float:
+    """Return the mean cross entropy, without penalties, over the training records of all clients.
+
+    Only for experiments: it is computed from data that no server has, and nothing accounts for
+    what it gives away. See `evaluate` for the arguments and errors.
+    """
+    used = np.concatenate(dataset.partitions)
+    whole = len(used) == len(dataset.train)
+    records = dataset.train if whole else dataset.train.take(np.sort(used))
+    return evaluate(model, arrays, records, feature_norm).loss

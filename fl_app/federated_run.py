@@ -18,10 +18,11 @@ from fl_app.device_state import forget_replies
 from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
-from fl_app.evaluation import evaluate
+from fl_app.evaluation import evaluate, global_train_loss
 from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
+from fl_app.published import compare_with_published
 from fl_app.registry import build_strategy, explain_sensitivity, name_parameter
 from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
@@ -70,6 +71,7 @@ class FederatedRun:
         self._interrupted = threading.Event()
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
+        self._train_losses: dict[int, float] = {}
         sizes = dataset.partition_sizes()
         self._strategy: DpFedPaq = build_strategy(
             settings,
@@ -167,14 +169,15 @@ class FederatedRun:
             forget_replies(self._store.checkpoints, self._totals["rounds"])
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        """Evaluate on the public test set, which the server holds."""
-        outcome = evaluate(
-            shared_model(self._settings, self._dataset),
-            model_arrays(arrays),
-            self._dataset.test,
-            feature_norm=self._settings.strategy.feature_norm,
-        )
+        """Evaluate on the public test set, which the server holds, and in experiments on more."""
+        settings, dataset = self._settings, self._dataset
+        model, values = shared_model(settings, dataset), model_arrays(arrays)
+        feature_norm = settings.strategy.feature_norm
+        outcome = evaluate(model, values, dataset.test, feature_norm)
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
+        if settings.evaluates_train_loss(server_round):
+            loss = global_train_loss(model, values, dataset, feature_norm)
+            metrics["global-train-loss"] = self._train_losses[server_round] = loss
         if server_round == 0:
             self._write_row(_empty_row(), metrics)
         return metrics
@@ -215,6 +218,7 @@ class FederatedRun:
         if evaluation is not None:
             row["test_loss"] = evaluation["test-loss"]
             row["test_accuracy"] = evaluation["test-accuracy"]
+            row["global_train_loss"] = evaluation.get("global-train-loss")
         row["epsilon"] = epsilon
         row["delta"] = None if epsilon is None else self._strategy.parameters.target_delta
         self._store.append_metrics(row)
@@ -251,6 +255,13 @@ class FederatedRun:
             "versions": list_versions(),
             "model_sha256": digest,
             "interrupted": self._interrupted.is_set(),
+            "published": compare_with_published(
+                settings.published,
+                losses=self._train_losses,
+                test_accuracy=self._last.get("test_accuracy"),
+                local_epochs=settings.strategy.local_epochs,
+                num_rounds=totals["rounds"],
+            ),
         }
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
@@ -271,6 +282,7 @@ def _row(outcome: RoundResult) -> dict[str, Any]:
         "num_failures": outcome.num_failures,
         "num_ineligible": outcome.num_ineligible,
         "train_loss": outcome.train_loss,
+        "global_train_loss": None,
         "test_loss": None,
         "test_accuracy": None,
         "uplink_bytes": outcome.uplink_bytes,
@@ -283,7 +295,7 @@ def _empty_row() -> dict[str, Any]:
     """Return the row of the evaluation before the first round."""
     counts = dict.fromkeys(("num_sampled", "num_replies", "num_failures", "num_ineligible"), 0)
     sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
-    losses = dict.fromkeys(("train_loss", "test_loss", "test_accuracy"))
+    losses = dict.fromkeys(("train_loss", "global_train_loss", "test_loss", "test_accuracy"))
     return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes}
 
 

@@ -19,6 +19,7 @@ from fl_app.config import (
     resumed_settings,
     run_under_hydra,
     settings_from,
+    sweeps_by_itself,
 )
 from fl_app.errors import ConfigError, RunError
 
@@ -117,7 +118,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
     begun = None if given.shows else _find_begun_run(given)
     if begun is not None:
         return _go_on(begun, given.overrides)
-    jobs = expand_sweep(given.overrides) if given.sweep else [given.overrides]
+    sweep = given.sweep or (not given.shows and sweeps_by_itself(given.overrides))
+    jobs = expand_sweep(given.overrides) if sweep else [given.overrides]
     composed = [compose_config(job) for job in jobs]
     if given.shows:
         return _show(given)
@@ -136,12 +138,12 @@ def run_jobs(words: list[str], debug: bool) -> int:
     ) -> None:
         summary = None
         try:
-            summary = execute(read_settings(), folder, show_summary=not given.sweep).summary
+            summary = execute(read_settings(), folder, show_summary=not sweep).summary
             if summary and summary.get("interrupted"):
                 raise KeyboardInterrupt
         except Exception as error:
             failures.append(error)
-            if given.sweep:
+            if sweep:
                 if debug:
                     traceback.print_exc()
                 print(f"fl-app: {' '.join(task_overrides)}: {_describe(error)}", file=sys.stderr)
@@ -149,16 +151,19 @@ def run_jobs(words: list[str], debug: bool) -> int:
             finished.append((task_overrides, summary))
 
     try:
-        run_under_hydra(["-m"] if given.sweep else [], given.overrides, job)
+        run_under_hydra(["-m"] if sweep else [], given.overrides, job)
     except KeyboardInterrupt:
         interrupted = True
-    if given.sweep and finished:
+    if sweep and finished:
+        from fl_app.report.published import published_table
         from fl_app.report.tables import print_tables, sweep_table
 
         print_tables(sweep_table(finished))
+        if beside := published_table([(str(n), each) for n, (_, each) in enumerate(finished)]):
+            print_tables(beside)
     if interrupted:
         raise KeyboardInterrupt
-    if failures and not given.sweep:
+    if failures and not sweep:
         raise failures[0]
     return 1 if failures else 0
 
@@ -270,6 +275,7 @@ def execute(
     from fl_app.progress import show_progress
     from fl_app.report.html import write_report
     from fl_app.report.plots import write_plots
+    from fl_app.report.published import published_table
     from fl_app.report.run_folder import read_run_folder
     from fl_app.report.tables import print_tables, summary_table
     from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
@@ -300,6 +306,8 @@ def execute(
     # Before the report, which a full disk may prevent.
     if show_summary:
         print_tables(summary_table(run.summary, run.privacy))
+        if beside := published_table([("", run.summary)]):
+            print_tables(beside)
     try:
         write_plots(run, folder / PLOTS_FOLDER)
         report = write_report(run, folder / REPORT_FILE)

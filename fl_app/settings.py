@@ -12,6 +12,7 @@ from fl_app.data import DataSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError
 from fl_app.models import ModelSettings
+from fl_app.published import PublishedSettings
 from fl_app.structure import build
 
 FORMAT_VERSION = 1
@@ -121,16 +122,21 @@ class RunSettings:
     participation: Literal["fixed", "poisson"] = "fixed"
     min_replies: int = 1
     round_timeout: float = 3600.0
+    train_loss_every: int | None = None
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     faults: FaultSettings = field(default_factory=FaultSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
+    published: PublishedSettings = field(default_factory=PublishedSettings)
 
     def __post_init__(self) -> None:
         _require_seed("seed", self.seed)
         _require_one(self, "num_rounds", "total_local_steps")
-        for key in ("num_rounds", "total_local_steps", "num_clients", "num_sampled_clients"):
+        for key in (
+            *("num_rounds", "total_local_steps", "num_clients", "num_sampled_clients"),
+            "train_loss_every",
+        ):
             value = getattr(self, key)
             _require(key, value, value is None or value >= 1, "an integer >= 1")
         _require("min_replies", self.min_replies, self.min_replies >= 1, "an integer >= 1")
@@ -142,13 +148,19 @@ class RunSettings:
             rate = getattr(self.faults, key)
             _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")
         _require_seed("faults.seed", self.faults.seed)
+        if self.randomness == "secret" and self.train_loss_every is not None:
+            raise ConfigError(
+                "train_loss_every",
+                self.train_loss_every,
+                "null with randomness=secret (no guarantee covers a loss on the clients' data)",
+            )
         self._check_cohort()
         _check_strategy(self.strategy)
         if self.rounds < 1:
             raise ConfigError(
                 "total_local_steps",
                 self.total_local_steps,
-                "at least strategy.local_steps (K = floor(T / E) rounds)",
+                "at least strategy.local_steps or local_epochs (K = floor(T / E) rounds)",
             )
 
     def _check_cohort(self) -> None:
@@ -168,16 +180,18 @@ class RunSettings:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds: given, or K = floor(T / E) of the local steps in all."""
+        """Number of rounds: given, or K = floor(T / E) of the local steps or epochs in all."""
         if self.num_rounds is not None:
             return self.num_rounds
         assert self.total_local_steps is not None
-        steps = self.strategy.local_steps
-        if steps is None:
-            raise ConfigError(
-                "total_local_steps", self.total_local_steps, "null with strategy.local_epochs"
-            )
-        return self.total_local_steps // steps
+        work = self.strategy.local_steps or self.strategy.local_epochs
+        assert work is not None
+        return self.total_local_steps // work
+
+    def evaluates_train_loss(self, server_round: int) -> bool:
+        """Whether the loss on all clients' records is computed after a round (0: before any)."""
+        every = self.train_loss_every
+        return every is not None and (server_round % every == 0 or server_round == self.rounds)
 
     def to_json(self) -> str:
         """Serialise, for the wire and for a run's folder."""

@@ -28,7 +28,7 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     ----------
     cls : type
         A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, optionals
-        of these, or dataclasses.
+        of these, tuples of any length of one of these (from lists), or dataclasses.
     values : mapping
         Its values; nested mappings for nested dataclasses.
     prefix : str
@@ -65,6 +65,9 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 def _convert(value: Any, hint: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, key + ".")
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        each = typing.get_args(hint)[0]
+        return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     for option in options:
         if option is type(None) and value is None:
@@ -103,6 +106,8 @@ def _is_union(hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return f"a list; each: {_describe(typing.get_args(hint)[0])}"
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     words = []
     for option in options:

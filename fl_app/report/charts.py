@@ -25,12 +25,15 @@ class Curve:
         Its name.
     x, y : list of float
         Its points, in the order of the rounds.
+    points : bool
+        Whether only the points are drawn, without a line.
     """
 
     place: int
     label: str
     x: list[float]
     y: list[float]
+    points: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,10 @@ def list_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart]
         curves = [
             _trace_curve(0, "test", xs[0], runs[0], "test_loss"),
             _trace_curve(1, "training (clients)", xs[0], runs[0], "train_loss"),
+            _trace_curve(2, "training (all records)", xs[0], runs[0], "global_train_loss"),
         ]
+        if xs is rounds:
+            curves.append(_trace_published(2, runs[0]))
         return [curve for curve in curves if curve.x]
 
     uplink = f"Uplink of all clients so far ({unit})"
@@ -176,6 +182,18 @@ def _trace_curve(
         if at is not None and entry.get(key) is not None
     ]
     return Curve(place, label, [at for at, _ in points], [float(value) for _, value in points])
+
+
+def _trace_published(place: int, run: RunFolder) -> Curve:
+    """Return the published losses on all training records."""
+    listed = (run.summary or {}).get("published") or []
+    points = [
+        (float(each["round"]), float(each["published"]))
+        for each in listed
+        if each.get("quantity") == "global_train_loss"
+        and None not in (each.get("round"), each.get("published"))
+    ]
+    return Curve(place, "published", [x for x, _ in points], [y for _, y in points], points=True)
 
 
 def _spans_decades(curves: Sequence[Curve]) -> bool:

@@ -23,6 +23,7 @@ from fl_app.report.markup import Markup, element, join, table
 from fl_app.report.page_style import STYLE_SHEET
 from fl_app.report.plots import COLOURS, render_svg
 from fl_app.report.privacy_section import TONES, write_banners, write_guarantees
+from fl_app.report.published import PUBLISHED_HEADERS, list_published
 from fl_app.report.run_folder import RunFolder
 from fl_app.report.run_labels import find_differences, label_runs
 
@@ -99,6 +100,7 @@ def _write_single(run: RunFolder) -> Markup:
             write_banners([run], [run.path.name]),
             _write_headlines(run),
             _write_charts([run], [run.path.name]),
+            _write_published(run),
             element("h2", "Privacy"),
             write_guarantees([run], [run.path.name]),
             element("h2", "Communication"),
@@ -202,6 +204,13 @@ def _write_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
         for chart in charts
     ]
     return join([element("h2", "Curves"), element("div", *figures, class_="charts")])
+
+
+def _write_published(run: RunFolder) -> Markup:
+    rows = list_published(run.summary)
+    if not rows:
+        return Markup()
+    return join([element("h2", "Beside the published results"), table(PUBLISHED_HEADERS, rows)])
 
 
 def _write_results(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:

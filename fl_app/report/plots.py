@@ -85,10 +85,15 @@ def write_plots(run: RunFolder, folder: str | Path) -> list[Path]:
     files = []
     for chart in list_charts([run], [run.path.name]):
         file = target / f"{chart.name}.png"
-        with _drawing(chart, width=6.4, height=4.2) as figure:
-            figure.savefig(file, dpi=150, facecolor="white", metadata={"Software": None})
+        write_png(chart, file)
         files.append(file)
     return files
+
+
+def write_png(chart: Chart, file: Path) -> None:
+    """Draw a chart as a PNG file."""
+    with _drawing(chart, width=6.4, height=4.2) as figure:
+        figure.savefig(file, dpi=150, facecolor="white", metadata={"Software": None})
 
 
 def render_svg(chart: Chart) -> str:
@@ -153,8 +158,8 @@ def _draw_curves(axes: Axes, chart: Chart) -> None:
             curve.x,
             curve.y,
             color=COLOURS[curve.place % len(COLOURS)],
-            linestyle=_LINE_STYLES[curve.place % len(_LINE_STYLES)],
-            marker="o" if len(curve.x) <= _MOST_MARKERS else None,
+            linestyle="" if curve.points else _LINE_STYLES[curve.place % len(_LINE_STYLES)],
+            marker="x" if curve.points else "o" if len(curve.x) <= _MOST_MARKERS else None,
             label=_shorten(curve.label),
         )
     axes.set_title(chart.title)

@@ -20,14 +20,16 @@ _BYTES = ("uplink_bytes", "downlink_bytes", "control_bytes")
 _METRIC_NUMBERS = (
     *_COUNTS,
     *_BYTES,
-    *("round", "seconds", "train_loss", "test_loss", "test_accuracy", "epsilon", "delta"),
+    *("round", "seconds", "train_loss", "global_train_loss", "test_loss", "test_accuracy"),
+    *("epsilon", "delta"),
 )
 _SUMMARY_NUMBERS = (
     *("num_rounds", "num_clients", "num_parameters", "test_accuracy", "test_loss"),
     *("uplink_bytes_total", "uplink_bits_per_parameter", "epsilon", "delta", "wall_seconds"),
 )
 _GUARANTEE_WORDS = ("adversary", "unit", "neighboring_relation", "accountant", "randomness")
-_MAY_BE_NEGATIVE = ("train_loss", "test_loss")  # a log density can exceed one
+# A log density can exceed one.
+_MAY_BE_NEGATIVE = ("train_loss", "global_train_loss", "test_loss", "difference")
 
 
 class ReportError(ValueError):
@@ -181,6 +183,12 @@ def _read_summary(file: Path) -> dict[str, Any] | None:
     summary = _parse_object(content, str(file))
     _check_version(summary.get("format_version"), str(file))
     _check_numbers(summary, _SUMMARY_NUMBERS, str(file))
+    published = summary.get("published", [])
+    if not isinstance(published, list) or not all(isinstance(each, dict) for each in published):
+        raise ReportError(f"{file}: published must be a list of objects, is {published!r}")
+    for index, each in enumerate(published):
+        where = f"{file}, published {index + 1}"
+        _check_numbers(each, ("round", "published", "ours", "difference"), where)
     return summary
 
 

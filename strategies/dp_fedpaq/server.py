@@ -180,8 +180,9 @@ class DpFedPaq(RoundStrategy):
             num_records=self.num_records,
         )
         planned = self.cohorts.participations(num_rounds, num_clients)
-        if self._parameters.noise_at == "server" and cohort_hides(self._parameters, plan):
-            # The figure counts every round anyway: nobody need sit out.
+        free = not self._parameters.adds_noise and self.cohorts.max_participations is None
+        if free or (self._parameters.noise_at == "server" and cohort_hides(self._parameters, plan)):
+            # Nothing is counted, or every round is anyway: nobody need sit out.
             planned = max(planned, num_rounds)
         self._parameters = replace(self._parameters, num_participations=planned)
         if self._parameters.noise_at == "server" and self._parameters.adds_noise:

@@ -14,6 +14,7 @@ from fl_app.config import compose_config, compose_settings, settings_from
 from fl_app.data import SOURCES, DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.models import MODELS, ModelSettings
+from fl_app.published import PublishedSettings
 from fl_app.registry import METHODS
 from fl_app.settings import EngineSettings, RunSettings, StrategySettings
 
@@ -24,25 +25,36 @@ GROUPS = {
     group: sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     for group in ("strategy", "data", "model", "engine", "experiment")
 }
-EXPERIMENTS = [[], *([f"experiment={name}"] for name in GROUPS["experiment"])]
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=str)
 @pytest.mark.parametrize("strategy", GROUPS["strategy"])
-def test_every_combination_of_files_composes(strategy, experiment):
+def test_every_combination_of_files_composes(strategy):
     for model, engine in itertools.product(GROUPS["model"], GROUPS["engine"]):
         choices = [f"strategy={strategy}", f"model={model}", f"engine={engine}"]
         choices += ["model.path=package.module:build"] if model == "user" else []
-        made = compose_settings([*choices, *experiment])
+        made = compose_settings(choices)
         assert isinstance(made, RunSettings)
         assert (made.model.name, made.engine.name) == (model, engine)
 
 
 @pytest.mark.parametrize("data", GROUPS["data"])
-def test_every_data_file_composes_with_every_experiment(data):
-    for experiment in EXPERIMENTS:
-        made = compose_settings([f"data={data}", *experiment])
-        assert made.data.name == compose_config([f"data={data}"]).data.name in SOURCES
+def test_every_data_file_composes(data):
+    made = compose_settings([f"data={data}"])
+    assert made.data.name == compose_config([f"data={data}"]).data.name in SOURCES
+
+
+@pytest.mark.parametrize("experiment", GROUPS["experiment"])
+def test_every_experiment_composes_by_itself_and_with_every_other_file(experiment):
+    compose_settings([f"experiment={experiment}"])
+    # What was published is the setting of one strategy, and need not fit another.
+    strategies = () if experiment.startswith("dp_fedpaq_") else ("strategy",)
+    for group in (*strategies, "data", "model", "engine"):
+        for name in GROUPS[group]:
+            path = ["model.path=package.module:build"] if (group, name) == ("model", "user") else []
+            made = compose_settings([f"experiment={experiment}", f"{group}={name}", *path])
+            chosen = getattr(made, group)
+            # A label of the experiment's own stands for the strategy's.
+            assert chosen.name in (name, "mnist") or group == "strategy"
 
 
 def test_the_names_of_files_methods_and_folders_agree():
@@ -82,6 +94,7 @@ def test_conf_gives_every_key_that_the_settings_have():
         chosen = compose_config([f"engine={name}"]).engine
         assert set(chosen) == {f.name for f in dataclasses.fields(EngineSettings)}
     assert set(composed.data.partition) == {f.name for f in dataclasses.fields(PartitionSettings)}
+    assert set(composed.published) == {f.name for f in dataclasses.fields(PublishedSettings)}
     assert set(composed.faults) == {f.name for f in dataclasses.fields(FaultSettings)}
 
 

@@ -89,7 +89,7 @@ REFUSED = [
     ),
     (["strategy=3"], "strategy: '3'; allowed: the name of a file in conf/strategy"),
     (["strategy=null"], "strategy: 'null'; allowed: the name of a file in conf/strategy"),
-    (["experiment=nope"], "experiment: 'nope'; allowed: mnist_two_digits"),
+    (["experiment=nope"], "experiment: 'nope'; allowed: dp_fedpaq_mnist_e100_r10, dp_fedpaq_mni"),
     (["strategy.name=nope"], "strategy.name: 'nope'; allowed: dp_fedpaq"),
     (["model.name=nope"], "model.name: 'nope'; choose one of softmax_regression, mlp, cnn"),
     (["data.scale=0"], "data.scale: 0.0; a number in [1e-30, 1e30] is needed"),
@@ -134,13 +134,9 @@ REFUSED = [
         ["num_rounds=null", "total_local_steps=7"],
         "total_local_steps: 7; allowed: at least strategy.local_steps",
     ),
-    (
-        [
-            *("num_rounds=null", "total_local_steps=70"),
-            *("strategy.local_steps=null", "strategy.local_epochs=1"),
-        ],
-        "total_local_steps: 70; allowed: null with strategy.local_epochs",
-    ),
+    (["published.rounds=[3]"], "published.global_train_loss: (); allowed: one for each of rounds"),
+    (["published.rounds=[a]"], "published.rounds[0]: 'a'; allowed: an integer"),
+    (["published.rounds=3"], "published.rounds: 3; allowed: a list; each: an integer"),
 ]
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl_app.data import DataError, DataSettings, Records, load_dataset
-from fl_app.evaluation import evaluate
+from fl_app.data import DataError, DataSettings, FederatedDataset, Records, load_dataset
+from fl_app.evaluation import evaluate, global_train_loss
 from fl_app.local_training import project_records
 from fl_app.model_arrays import to_arrays
 from fl_app.models import ModelSettings, build_model
@@ -104,3 +104,14 @@ def test_no_records_and_bad_batch_sizes_are_refused():
     for batch_size in (0, True, 2.0):
         with pytest.raises(ValueError, match="batch_size"):
             evaluate(model, arrays, records, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("used", [range(50), range(10, 45)], ids=["all", "some"])
+def test_the_loss_of_all_clients_is_that_of_their_records(used):
+    model, arrays, records = make_case()
+    parts = tuple(np.array(list(used)[k::3][::-1], dtype=np.int64) for k in range(3))
+    dataset = FederatedDataset("case", records, records, 4, parts)
+    found = global_train_loss(model, arrays, dataset, 1.0)
+    features = project_records(records.features[list(used)], 1.0)
+    expected, _ = score(arrays, features, records.labels[list(used)])
+    assert found == pytest.approx(expected, rel=1e-12)

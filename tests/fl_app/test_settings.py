@@ -59,19 +59,11 @@ CONTRADICTIONS = [
         "strategy.target_bits",
         "null with strategy.quantizer=none",
     ),
-    (
-        {
-            "num_rounds": None,
-            "total_local_steps": 30,
-            "strategy": {"local_steps": None, "local_epochs": 1},
-        },
-        "total_local_steps",
-        "null with strategy.local_epochs",
-    ),
+    ({"randomness": "secret", "train_loss_every": 1}, "train_loss_every", "null with randomness="),
     (
         {"num_rounds": None, "total_local_steps": 7},
         "total_local_steps",
-        "at least strategy.local_steps",
+        "at least strategy.local_steps or local_epochs",
     ),
     ({"num_sampled_clients": 11}, "num_sampled_clients", "at most num_clients = 10"),
     ({"num_sampled_clients": 3, "min_replies": 4}, "min_replies", "at most the clients of a round"),
@@ -86,6 +78,7 @@ OUT_OF_RANGE = [
     ({"faults": FaultSettings(late_rate=-0.1)}, "faults.late_rate", "[0, 1]"),
     ({"num_rounds": 0}, "num_rounds", ">= 1"),
     ({"num_rounds": None, "total_local_steps": 0}, "total_local_steps", ">= 1"),
+    ({"train_loss_every": 0}, "train_loss_every", ">= 1"),
     ({"num_clients": 0}, "num_clients", ">= 1"),
     ({"num_sampled_clients": 0}, "num_sampled_clients", ">= 1"),
     ({"fraction_train": 0.0}, "fraction_train", "in (0, 1]"),
@@ -172,6 +165,18 @@ def test_rounds_of_the_local_steps_in_all_are_rounded_down(total, steps, rounds)
     made = make({"local_steps": steps}, num_rounds=None, total_local_steps=total)
     assert made.rounds == rounds
     assert make().rounds == 20
+    epochs = make(
+        {"local_steps": None, "local_epochs": steps}, num_rounds=None, total_local_steps=total
+    )
+    assert epochs.rounds == rounds
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"), [(None, []), (1, list(range(8))), (3, [0, 3, 6, 7]), (9, [0, 7])]
+)
+def test_the_loss_on_all_records_is_taken_at_its_intervals_and_at_the_end(every, expected):
+    made = make(num_rounds=7, train_loss_every=every)
+    assert [at for at in range(8) if made.evaluates_train_loss(at)] == expected
 
 
 @pytest.mark.parametrize(("bits", "levels"), [(2, 1), (5, 15), (8, 127), (17, 65535)])

@@ -1,0 +1,236 @@
+"""The published table of DP-FedPaq beside ours: seven runs over five seeds, and the series E = r.
+
+`--root FOLDER_WITH_MNIST` computes the runs that bench/results/published.json lacks and adds each
+to it as it ends, then judges them; --table prints the README's table, --plot draws docs/plots.
+"""
+
+import argparse
+import datetime
+import json
+import logging
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "published.json"
+PLOTS = Path(__file__).parents[1] / "docs" / "plots"
+PREFIX = "experiment=dp_fedpaq_mnist_"
+SEEDS = list(range(5))
+EPOCHS = (100, 300, 500, 1000)
+# Name: title, E.
+ROWS = {
+    "e1_r10": ("E = 1, r = 10", 1),
+    "e10_r10": ("E = 10, r = 10", 10),
+    "e100_r10": ("E = 100, r = 10", 100),
+    "e10_r1": ("E = 10, r = 1", 10),
+    "e10_r100": ("E = 10, r = 100", 10),
+    "e10_r10_s1": ("E = 10, r = 10, s = 1", 10),
+    "e10_r10_s10": ("E = 10, r = 10, s = 10", 10),
+}
+LONGEST = "e10_r100"
+# Rows whose means must be within .01 of the accuracy and 3% of each loss; of the others, which
+# scatter more, the published value must lie within three standard deviations of a single run.
+TIGHT = ("e1_r10", "e10_r10", "e10_r100", "e10_r10_s10")
+ACCURACY_TOLERANCE, LOSS_TOLERANCE, DEVIATIONS = 0.01, 0.03, 3
+# For every seed the final loss of the first is below that of the second.
+ORDER = (
+    *(("e1_r10", "e10_r10"), ("e10_r10", "e100_r10"), ("e10_r10", "e10_r1")),
+    *(("e10_r100", "e10_r1"), ("e10_r10_s10", "e10_r10_s1")),
+)
+SERIES = (1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+
+
+def list_jobs() -> list[tuple[str, int, list[str]]]:
+    """Return a name, a seed and overrides for each run, the longest of the table last in it."""
+    table = [(name, seed, [PREFIX + name]) for seed in SEEDS for name in ROWS]
+    table.sort(key=lambda job: job[0] == LONGEST)
+    return table + [
+        (f"local_steps_{epochs}", 0, [f"{PREFIX}local_steps", f"strategy.local_epochs={epochs}"])
+        for epochs in SERIES
+    ]
+
+
+def measure(root: str) -> None:
+    """Compute the runs that are missing."""
+    from single_run import run_once
+
+    results = read_results()
+    done = {(run["name"], run["seed"]) for run in results["runs"]}
+    for name, seed, overrides in list_jobs():
+        if (name, seed) in done:
+            continue
+        begin = time.perf_counter()
+        summary, metrics = run_once([*overrides, f"seed={seed}", f"data.root={root}"])
+        run = {
+            "name": name,
+            "seed": seed,
+            "overrides": [*overrides, f"seed={seed}"],
+            "seconds": round(time.perf_counter() - begin, 1),
+            "test_accuracy": summary["test_accuracy"],
+            "model_sha256": summary["model_sha256"],
+            "uplink_bits_per_parameter": summary["uplink_bits_per_parameter"],
+            "published": summary["published"],
+            "global_train_loss": {
+                str(row["round"]): row["global_train_loss"]
+                for row in metrics
+                if row["global_train_loss"] is not None
+            },
+        }
+        results["runs"].append(run)
+        results |= {"versions": summary["versions"], "date": datetime.date.today().isoformat()}
+        write_results(results)
+        print(name, seed, run["seconds"], summary["test_accuracy"], flush=True)
+
+
+def read_results() -> dict[str, Any]:
+    """Return the results so far."""
+    if RESULTS.exists():
+        return dict(json.loads(RESULTS.read_text()))
+    return {
+        "format_version": 1,
+        "command": "python bench/published.py --root=FOLDER_WITH_MNIST",
+        "seeds": SEEDS,
+        "runs": [],
+    }
+
+
+def write_results(results: dict[str, Any]) -> None:
+    """Write the results and what they come to."""
+    whole = {**results, "rows": judge_rows(results["runs"]), "order": judge_order(results["runs"])}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def judge_rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the means over the seeds with the published values."""
+    return [
+        judge_row(name, mine)
+        for name in ROWS
+        if len(mine := [run for run in runs if run["name"] == name]) > 1
+    ]
+
+
+def judge_row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Judge each published value of a row."""
+    quantities = []
+    for each in zip(*(run["published"] for run in runs), strict=True):
+        ours = [one["ours"] for one in each]
+        mean, deviation = statistics.mean(ours), statistics.stdev(ours)
+        published, is_loss = each[0]["published"], each[0]["quantity"] == "global_train_loss"
+        allowed = LOSS_TOLERANCE * published if is_loss else ACCURACY_TOLERANCE
+        if name not in TIGHT:
+            allowed = DEVIATIONS * deviation
+        quantities.append(
+            {
+                "quantity": each[0]["quantity"],
+                "epochs": each[0]["round"] * ROWS[name][1],
+                "published": published,
+                "mean": mean,
+                "standard_deviation": deviation,
+                "allowed": allowed,
+                "met": abs(mean - published) <= allowed,
+            }
+        )
+    return {"name": name, "seeds": [run["seed"] for run in runs], "quantities": quantities}
+
+
+def judge_order(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check for every seed that the final losses are in the published order."""
+    final = {
+        (run["name"], run["seed"]): list(run["global_train_loss"].values())[-1] for run in runs
+    }
+    found = []
+    for lower, higher in ORDER:
+        seeds = [seed for seed in SEEDS if {(lower, seed), (higher, seed)} <= set(final)]
+        met = [final[lower, seed] < final[higher, seed] for seed in seeds]
+        found.append({"lower": lower, "higher": higher, "seeds": seeds, "met": met})
+    return found
+
+
+def print_table(results: dict[str, Any]) -> None:
+    """Print the README's tables."""
+    heads = "".join(f" loss at {epochs} |" for epochs in EPOCHS)
+    print(f"| run |{heads} test accuracy |")
+    print("|---|" + "---|" * (len(EPOCHS) + 1))
+    for row in results["rows"]:
+        cells = [write_cell(each) for each in row["quantities"]]
+        print(f"| {ROWS[row['name']][0]} | {' | '.join(cells)} |")
+    series = list_series(results)
+    if series:
+        print("\n| E = r |" + "".join(f" {epochs} |" for epochs, _, _ in series))
+        print("|---|" + "---|" * len(series))
+        print("| ours |" + "".join(f" {ours:.3f} |" for _, ours, _ in series))
+        print("| published |" + "".join(f" {theirs:.3f} |" for _, _, theirs in series))
+
+
+def write_cell(quantity: dict[str, Any]) -> str:
+    """Write a mean with its deviation, and the published value in brackets."""
+    mark = "" if quantity["met"] else " **"
+    ours = f"{quantity['mean']:.3f} ± {quantity['standard_deviation']:.3f}"
+    return f"{ours} ({quantity['published']:.3f}){mark}"
+
+
+def list_series(results: dict[str, Any]) -> list[tuple[int, float, float]]:
+    """Return E, our final loss and the published one of the series' runs."""
+    finals = [run["published"][0] for run in results["runs"] if "local_steps" in run["name"]]
+    return [
+        (epochs, final["ours"], final["published"])
+        for epochs, final in zip(SERIES, finals, strict=False)
+    ]
+
+
+def plot(results: dict[str, Any]) -> None:
+    """Draw the losses of the rows, and the series."""
+    from fl_app.report.charts import Chart, Curve
+    from fl_app.report.plots import write_png
+
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    rows = {row["name"]: row["quantities"] for row in results["rows"]}
+    y_label = "Loss on all training records"
+    groups = {
+        "published_local_epochs": ("e1_r10", "e10_r10", "e100_r10"),
+        "published_clients": ("e10_r1", "e10_r10", "e10_r100"),
+        "published_levels": ("e10_r10", "e10_r10_s10", "e10_r10_s1"),
+    }
+    for file, names in groups.items():
+        curves = []
+        for place, name in enumerate(names):
+            title, epochs = ROWS[name]
+            courses = [r["global_train_loss"] for r in results["runs"] if r["name"] == name]
+            x = [int(at) for at in courses[0] if int(at)]
+            y = [statistics.mean(course[str(at)] for course in courses) for at in x]
+            curves.append(Curve(place, title, [float(at * epochs) for at in x], y))
+            losses = [q for q in rows[name] if q["quantity"] == "global_train_loss"]
+            points = [float(q["epochs"]) for q in losses], [q["published"] for q in losses]
+            curves.append(Curve(place, f"{title}, published", *points, points=True))
+        title = "MNIST, two digits a client: mean of five seeds"
+        write_png(Chart(file, title, "Epochs so far (K E)", y_label, curves), PLOTS / f"{file}.png")
+    series = list_series(results)
+    x = [float(epochs) for epochs, _, _ in series]
+    curves = [
+        Curve(0, "ours", x, [ours for _, ours, _ in series]),
+        Curve(0, "published", x, [theirs for _, _, theirs in series], points=True),
+    ]
+    chart = Chart("series", "1,000 uploads, s = 10", "E = r", f"Final {y_label.lower()}", curves)
+    write_png(chart, PLOTS / "published_local_steps.png")
+
+
+def main() -> None:
+    """Compute, print or draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", help="folder with MNIST's files: compute what is missing")
+    parser.add_argument("--table", action="store_true", help="print the table")
+    parser.add_argument("--plot", action="store_true", help="draw docs/plots/published_*.png")
+    arguments = parser.parse_args()
+    if arguments.root:
+        logging.disable(logging.CRITICAL)
+        measure(arguments.root)
+    if arguments.table:
+        print_table(read_results())
+    if arguments.plot:
+        plot(read_results())
+
+
+if __name__ == "__main__":
+    main()
