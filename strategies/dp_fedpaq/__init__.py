@@ -18,6 +18,8 @@ Deviations
 * The sensitivity is that of the clipped update (twice the clipping norm), or the proven bound for
   convex models; the published C / n_k bounds neither.
 * A non-finite update is replaced by zero before the noise; the paper is silent.
+
+``mode: paper`` reproduces the published noise, for comparison; the report says why it is no guarantee.
 """
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
@@ -33,6 +35,8 @@ PAPER_MAP = {
     "Alg. 2, step 6": "strategies.dp_fedpaq.algorithm.encode_update",
     "Alg. 2, step 7": "strategies.dp_fedpaq.algorithm.encode_update",
     "Alg. 2, step 8": "strategies.dp_fedpaq.algorithm.aggregate_updates",
+    "section II, curator model": "strategies.dp_fedpaq.algorithm.aggregate_with_noise",
+    "equation (12)": "strategies.dp_fedpaq.uplink_budget.UplinkBudget.check_plan",
 }
 
 __all__ = ["PAPER_MAP", "DpFedPaq", "DpFedPaqParameters", "ParameterError"]

@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,11 +51,29 @@ def test_the_results_table_is_what_the_committed_results_say(
 
 
 def test_the_paper_map_is_shown_whole() -> None:
-    rows = [line for line in README.splitlines() if line.startswith("| Alg. 2")]
+    rows = [line.split("|")[1:-1] for line in README.splitlines() if line.count("|") == 4]
     for step, path in PAPER_MAP.items():
-        number = step.rsplit(" ", 1)[1]
-        (row,) = [row for row in rows if re.search(rf"(step|and) {number} ", row.split("|")[1])]
-        assert path.rsplit(".", 1)[1] in row
+        function = path.rsplit(".", 1)[1]
+        shown = [row[0].strip() for row in rows if function in row[2]]
+        if step.startswith("Alg. 2, step "):
+            number = step.rsplit(" ", 1)[1]
+            assert any(re.search(rf"Alg. 2, step (\d and )?{number}( and \d)?$", s) for s in shown)
+        else:
+            assert step in shown
+
+
+def test_the_example_of_own_data_reads_what_it_says(tmp_path: Path) -> None:
+    found = re.search(r"<!-- own data -->\n```python\n(.*?)```", README, re.S)
+    assert found is not None
+    table = np.array([[3, 0.5, -1.0, 1], [3, 0.25, 2.0, 0], [8, 1.0, 1.0, 1]])
+    for name in ("train", "test"):
+        np.savetxt(tmp_path / f"{name}.csv", table, delimiter=",")
+    namespace: dict[str, Any] = {}
+    exec(found.group(1), namespace)
+    read = namespace["load"](str(tmp_path))
+    assert read.train.features.tolist() == table[:, 1:3].tolist()
+    assert read.test.labels.tolist() == [1, 0, 1]
+    assert read.train_groups.tolist() == [3, 3, 8]
 
 
 def test_a_guarantee_can_be_printed_whole() -> None:
