@@ -19,7 +19,8 @@ Deviations
   convex models; the published C / n_k bounds neither.
 * A non-finite update is replaced by zero before the noise; the paper is silent.
 
-``mode: paper`` reproduces the published noise, for comparison; the report says why it is no guarantee.
+``mode: paper`` reproduces the published noise, for comparison, and the report says why it is no
+guarantee. Equation (12), the communication budget, is `uplink_budget`.
 """
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
@@ -36,7 +37,6 @@ PAPER_MAP = {
     "Alg. 2, step 7": "strategies.dp_fedpaq.algorithm.encode_update",
     "Alg. 2, step 8": "strategies.dp_fedpaq.algorithm.aggregate_updates",
     "section II, curator model": "strategies.dp_fedpaq.algorithm.aggregate_with_noise",
-    "equation (12)": "strategies.dp_fedpaq.uplink_budget.UplinkBudget.check_plan",
 }
 
 __all__ = ["PAPER_MAP", "DpFedPaq", "DpFedPaqParameters", "ParameterError"]

@@ -214,7 +214,7 @@ def aggregate_updates(start: Vector, updates: Iterable[Vector]) -> Vector:
     return start + total / count if count else start
 
 
-# The curator model of the paper's section II: the trusted server adds the noise, to the sum.
+# section II, curator model: the trusted server adds the noise, to the sum.
 def aggregate_with_noise(
     start: Vector,
     updates: Iterable[Vector],
