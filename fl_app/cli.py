@@ -1,4 +1,4 @@
-"""The command line: fl-app run | evaluate | report | list."""
+"""The command line: fl-app run | evaluate | report | ledger | list."""
 
 import logging
 import os
@@ -14,8 +14,10 @@ from fl_app.errors import ConfigError, RunError, list_choices
 
 USAGE = """\
 usage: fl-app [run] [-m] [key=value ...]     train; -m sweeps over comma-separated values
+       fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
        fl-app evaluate RUN [data=...]        evaluate a run's model
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
+       fl-app ledger RUN | --state-dir DIR   show what was taken from each client
        fl-app list [strategies|data|models|experiments]
 
   --debug               show tracebacks
@@ -76,7 +78,13 @@ def _judge(error: BaseException) -> tuple[int, str]:
 
 
 def _dispatch(words: list[str], debug: bool) -> int:
-    verbs = {"run": _run, "evaluate": _evaluate, "report": _report, "list": _list}
+    verbs = {
+        "run": _run,
+        "evaluate": _evaluate,
+        "report": _report,
+        "ledger": _ledger,
+        "list": _list,
+    }
     first = words[0] if words else "run"
     if first in (*_HELP, "help") or (first in verbs and first != "run" and set(words) & set(_HELP)):
         print(USAGE)
@@ -123,6 +131,21 @@ def _report(words: list[str], debug: bool) -> int:
         print(write_report(runs, target))
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror}") from error
+    return 0
+
+
+def _ledger(words: list[str], debug: bool) -> int:
+    from fl_app.device_state import STATE_FILE, list_entries
+    from fl_app.report.tables import ledger_table, print_tables
+    from fl_app.run_store import CHECKPOINT_FOLDER
+
+    given = len(words) == 2 and words[0] == "--state-dir"
+    if not given and (len(words) != 1 or words[0].startswith("-")):
+        raise ConfigError("ledger", " ".join(words), "RUN, a run's folder, or --state-dir DIR")
+    folder = Path(words[1]) if given else Path(words[0]) / CHECKPOINT_FOLDER
+    if not (folder / STATE_FILE).is_file():
+        raise ConfigError("ledger", words[-1], f"a folder with {folder / STATE_FILE}")
+    print_tables(ledger_table(list_entries(folder)))
     return 0
 
 

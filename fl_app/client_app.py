@@ -2,18 +2,24 @@
 
 import logging
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_app.device_state import STATE_FILE, FolderState
 from fl_app.local_task import LocalTask
 from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
+from strategies.device_state import ContextState, DeviceState
 
 SETTINGS_KEY = "settings"
 PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
 QUERY_ACTION = "partition"
+STATE_KEY = "state-dir"
+# A folder of simulated clients is one run's, whose number on Flower changes when it goes on.
+SIMULATED_RUN = "simulated"
 UNANSWERED = 1003
 
 app = ClientApp()
@@ -22,7 +28,13 @@ _log = logging.getLogger(__name__)
 
 @app.query(QUERY_ACTION)
 def tell_partition(message: Message, context: Context) -> Message:
-    """Tell the server which partition this simulated node holds, and of how many."""
+    """Tell the server which partition this simulated node holds, and of how many.
+
+    The server says in which folder simulated clients keep their states.
+    """
+    asked = message.content.get("config")
+    if isinstance(asked, ConfigRecord) and isinstance(folder := asked.get(STATE_KEY), str):
+        context.state[STATE_KEY] = ConfigRecord({STATE_KEY: folder})
     told = {key: int(context.node_config[key]) for key in (PARTITION_KEY, NUM_PARTITIONS_KEY)}
     return Message(RecordDict({"config": ConfigRecord({**told})}), reply_to=message)
 
@@ -41,11 +53,28 @@ def train(message: Message, context: Context) -> Message:
             settings,
             int(context.node_config[PARTITION_KEY]),
             int(context.node_config[NUM_PARTITIONS_KEY]),
+            open_state(context),
         )
         return METHODS[settings.strategy.name].train(message, context, task)
     except Exception:
         _log.exception("request not answered")
         return Message(Error(UNANSWERED, "the client could not answer"), reply_to=message)
+
+
+def open_state(context: Context) -> DeviceState:
+    """Open what this client remembers of the run: in the run's folder if it is simulated.
+
+    The folder is that of the run configuration's ``state-dir``, or else the one that the server
+    named in its query, if there are states in it: nothing is created at a server's word.
+    """
+    folder = str(context.run_config.get(STATE_KEY) or "")
+    if not folder:
+        told = context.state.get(STATE_KEY)
+        named = str(told[STATE_KEY]) if isinstance(told, ConfigRecord) else ""
+        folder = named if named and Path(named, STATE_FILE).is_file() else ""
+    if not folder:
+        return ContextState(context)
+    return FolderState(Path(folder), SIMULATED_RUN, int(context.node_config[PARTITION_KEY]), "OFF")
 
 
 @lru_cache(maxsize=4)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 HYDRA_VERSION_BASE = "1.3"
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEARCH_PATH = "hydra.searchpath="
+RESUME = "resume"
 _SYNTAX = "Hydra's syntax; put text with special characters in quotes: 'data.root=\"my, data\"'"
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "expand_home",
     "expand_sweep",
     "find_conf",
+    "resumed_settings",
     "run_under_hydra",
     "settings_from",
     "sweeps_by_itself",
@@ -101,7 +103,58 @@ def settings_from(composed: DictConfig) -> RunSettings:
     assert isinstance(values, dict)
     from fl_app.run_config import build_settings
 
-    return build_settings({str(k): value for k, value in values.items() if k != "hydra"})
+    # How the run is started is not part of what it is.
+    apart = ("hydra", RESUME)
+    return build_settings({str(k): value for k, value in values.items() if k not in apart})
+
+
+def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
+    """Return the folder of a run that is to go on, and its settings; None without ``resume``.
+
+    Parameters
+    ----------
+    overrides : list of str
+        ``resume=FOLDER``, and nothing beside it but ``engine.*`` and ``hydra.*``.
+
+    Raises
+    ------
+    ConfigError
+        For another override, or if the folder is not a run's.
+    """
+    from fl_app.run_config import build_settings, read_run_config
+    from fl_app.run_store import CONFIG_FILE
+
+    given = compose_config(overrides)[RESUME]
+    if given is None:
+        return None
+    if type(given) is int:
+        given = str(given)  # a sweep's folders have numbers as names
+    if not isinstance(given, str) or not given:
+        raise ConfigError(RESUME, given, "the folder of a run, or null")
+    engine = []
+    for word in expand_home(overrides):
+        key = word.lstrip("+").partition("=")[0]
+        if key.partition(".")[0] == "engine":
+            engine.append(word)
+        elif key != RESUME and key.partition(".")[0] != "hydra":
+            raise ConfigError(
+                key, word.partition("=")[2], f"engine.* and hydra.* beside {RESUME}={given}"
+            )
+    folder = Path(given).expanduser()
+    file = folder / CONFIG_FILE
+    try:
+        values = read_run_config(file.read_text(encoding="utf-8"))
+        values["engine"] = _override_group("engine", values.get("engine", {}), engine)
+        return folder, build_settings(values)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(
+            RESUME, given, f"the folder of a run, with {CONFIG_FILE} ({reason})"
+        ) from None
+    except ConfigError as error:
+        if error.key.startswith("engine"):
+            raise
+        raise ConfigError.from_text(f"{file}: {error}") from error
 
 
 def data_settings(run_config: str, overrides: list[str]) -> DataSettings:
@@ -119,22 +172,30 @@ def data_settings(run_config: str, overrides: list[str]) -> DataSettings:
     from fl_app.structure import build
 
     data = read_run_config(run_config).get("data", {})
-    for word in sorted(expand_home(overrides), key=lambda word: not word.startswith("data=")):
+    return build(DataSettings, _override_group("data", data, overrides), "data.")
+
+
+def _override_group(group: str, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Apply ``group=NAME`` and ``group.key=value`` to a group's values."""
+    first = f"{group}="
+    for word in sorted(expand_home(overrides), key=lambda word: not word.startswith(first)):
         key = word.partition("=")[0]
-        if "=" not in word or not (key == "data" or key.startswith("data.")):
-            raise ConfigError("argument", word, "data=NAME or data.key=value")
+        if "=" not in word or not (key == group or key.startswith(f"{group}.")):
+            raise ConfigError("argument", word, f"{group}=NAME or {group}.key=value")
         value = _parse_override(word).value()
-        if key == "data":
-            data = OmegaConf.to_container(compose_config([word]).data)
-        else:
-            *groups, leaf = key.split(".")[1:]
-            target = data
-            for group in groups:
-                target = target.setdefault(group, {})
-                if not isinstance(target, dict):
-                    raise ConfigError(key, value, "a key that exists")
-            target[leaf] = value
-    return build(DataSettings, data, "data.")
+        if key == group:
+            chosen = OmegaConf.to_container(compose_config([word])[group])
+            assert isinstance(chosen, dict)
+            values = {str(name): each for name, each in chosen.items()}
+            continue
+        *groups, leaf = key.split(".")[1:]
+        target = values
+        for each in groups:
+            target = target.setdefault(each, {})
+            if not isinstance(target, dict):
+                raise ConfigError(key, value, "a key that exists")
+        target[leaf] = value
+    return values
 
 
 def sweeps_by_itself(overrides: list[str]) -> bool:

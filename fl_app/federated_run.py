@@ -4,26 +4,29 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from fl_app.checkpoint import Checkpoint, digest_settings, strip_engine
 from fl_app.client_app import SETTINGS_KEY
 from fl_app.data import FederatedDataset
+from fl_app.device_state import forget_replies
 from fl_app.engines.faults import FaultyGrid
-from fl_app.errors import RunError
+from fl_app.engines.stored_reply import Blobs
+from fl_app.errors import ConfigError, RunError
 from fl_app.evaluation import evaluate, global_train_loss
-from fl_app.local_task import shared_model
+from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
 from fl_app.published import compare_with_published
-from fl_app.registry import build_strategy, explain_sensitivity
+from fl_app.registry import build_strategy, explain_sensitivity, name_parameter
 from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
-from strategies.dp_fedpaq import DpFedPaq
-from strategies.dp_fedpaq.algorithm import client_mechanism
+from strategies.dp_fedpaq import DpFedPaq, ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.rounds import RoundResult
 
@@ -43,6 +46,10 @@ class FederatedRun:
     client_ids : dict of int to int
         Node id to partition number.
     store : RunStore
+    checkpoint : Checkpoint or None
+        Where the run goes on; None: at its beginning.
+    is_stopped : callable
+        Whether the run must end after the round, asked after each.
     """
 
     def __init__(
@@ -51,14 +58,19 @@ class FederatedRun:
         dataset: FederatedDataset,
         client_ids: dict[int, int],
         store: RunStore,
+        checkpoint: Checkpoint | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self._dataset = dataset
+        self._client_ids = client_ids
         self._store = store
+        self._checkpoint = checkpoint
+        self._is_stopped = is_stopped
+        self._faults: FaultyGrid | None = None
         self._interrupted = threading.Event()
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
-        self._train_losses: dict[int, float] = {}
         sizes = dataset.partition_sizes()
         self._strategy: DpFedPaq = build_strategy(
             settings,
@@ -74,32 +86,86 @@ class FederatedRun:
         ------
         RunError
             If no round could aggregate anything, or the local training fails everywhere.
+        ConfigError
+            If the checkpoint is not one of such a run.
         """
-        begin = time.perf_counter()
+        self._begin = time.perf_counter()
         settings = self._settings
         if reason := explain_sensitivity(settings):
             _log.warning("the noise follows the clipped update (whole_update): %s", reason)
         faults = settings.faults
         if faults.loss_rate or faults.late_rate:
-            grid = FaultyGrid(grid, faults)
+            grid = self._faults = FaultyGrid(grid, faults)
         model = build_model(
             settings.model,
             self._dataset.feature_shape,
             self._dataset.num_classes,
             settings.seed,
         )
-        initial = model_record(to_arrays(model))
-        with _StopOnInterrupt(self._interrupted):
-            result = self._strategy.start(
-                grid,
-                initial,
-                num_rounds=settings.rounds,
-                timeout=settings.round_timeout,
-                train_config=ConfigRecord({SETTINGS_KEY: settings.to_json()}),
-                evaluate_fn=self._evaluate,
-            )
+        check_model(settings, self._dataset)
+        initial, first_round = model_record(to_arrays(model)), 1
+        if self._checkpoint is not None:
+            self._restore(self._checkpoint)
+            initial = model_record(self._checkpoint.arrays)
+            first_round = self._checkpoint.server_round + 1
+            _log.info("going on with round %d of %d", first_round, settings.rounds)
+        # The same on every engine: clients hold a run to them.
+        terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
+        try:
+            with _StopOnInterrupt(self._interrupted):
+                result = self._strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=settings.rounds,
+                    timeout=settings.round_timeout,
+                    train_config=terms,
+                    evaluate_fn=self._evaluate,
+                    first_round=first_round,
+                )
+        except ParameterError as error:
+            raise name_parameter(error) from None
         assert result.arrays is not None
-        return self._finish(result.arrays, time.perf_counter() - begin)
+        return self._finish(result.arrays)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Take over where the run stands."""
+        # Another part of a run's sums may be older than this program: unknown ones are refused.
+        if checkpoint.totals.keys() != self._totals.keys():
+            raise ConfigError("resume", sorted(checkpoint.totals), "a checkpoint of this program")
+        self._totals = dict(checkpoint.totals)
+        self._last = checkpoint.row
+        self._begin -= checkpoint.seconds
+        try:
+            self._strategy.import_state(checkpoint.strategy)
+            if self._faults is not None:
+                self._faults.import_state(
+                    checkpoint.faults or {}, checkpoint.blobs, self._client_ids
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError("resume", str(error), "a checkpoint of such a run") from None
+
+    def _save(self, arrays: ArrayRecord) -> None:
+        """Write the checkpoint of a round that is complete."""
+        faults, blobs = None, Blobs()
+        if self._faults is not None:
+            faults, blobs = self._faults.export_state(self._client_ids)
+        self._store.write_checkpoint(
+            Checkpoint(
+                server_round=self._totals["rounds"],
+                arrays=model_arrays(arrays),
+                totals=self._totals,
+                row=self._last,
+                metrics_bytes=self._store.metrics_bytes(),
+                strategy=self._strategy.export_state(),
+                faults=faults,
+                settings=digest_settings(self._settings),
+                seconds=time.perf_counter() - self._begin,
+                blobs=blobs,
+            )
+        )
+        if self._settings.randomness == "secret":
+            # No earlier round is asked for again from here on.
+            forget_replies(self._store.checkpoints, self._totals["rounds"])
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         """Evaluate on the public test set, which the server holds, and in experiments on more."""
@@ -109,8 +175,7 @@ class FederatedRun:
         outcome = evaluate(model, values, dataset.test, feature_norm)
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
-            loss = global_train_loss(model, values, dataset, feature_norm)
-            metrics["global-train-loss"] = self._train_losses[server_round] = loss
+            metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
         if server_round == 0:
             self._write_row(_empty_row(), metrics)
         return metrics
@@ -129,17 +194,21 @@ class FederatedRun:
             )
         if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
             raise RunError("local training failed on every client that answered; see run.log")
-        if outcome.num_errors == outcome.num_sampled:
+        if 0 < outcome.num_sampled == outcome.num_errors:
             raise RunError(
                 f"every client of round {outcome.server_round} answered with an error; see run.log"
             )
-        if self._totals["updates"] == 0 and outcome.num_ineligible == outcome.num_sampled:
+        everybody_out = 0 < outcome.num_sampled == outcome.num_ineligible
+        if self._totals["updates"] == 0 and everybody_out:
             raise RunError(
                 f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
                 f"strategy.local_steps * strategy.batch_size = "
                 f"{self._strategy.parameters.min_records} records are needed, the largest client "
                 f"has {int(self._dataset.partition_sizes().max())}"
             )
+        self._save(outcome.arrays)
+        if self._is_stopped():
+            self._interrupted.set()
         return not self._interrupted.is_set()
 
     def _write_row(self, row: dict[str, Any], evaluation: MetricRecord | None) -> None:
@@ -155,7 +224,7 @@ class FederatedRun:
         self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
         self._last = row
 
-    def _finish(self, arrays: ArrayRecord, seconds: float) -> dict[str, Any]:
+    def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals
         if totals["updates"] == 0:
             rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
@@ -177,16 +246,16 @@ class FederatedRun:
             "test_loss": self._last.get("test_loss"),
             "uplink_bytes_total": totals["uplink_bytes"],
             "uplink_bits_per_parameter": bits,
-            **self._describe_noise(),
+            **self._strategy.describe_noise(),
             "epsilon": self._last["epsilon"],
             "delta": self._last["delta"],
-            "wall_seconds": seconds,
+            "wall_seconds": time.perf_counter() - self._begin,
             "versions": list_versions(),
             "model_sha256": digest,
             "interrupted": self._interrupted.is_set(),
             "published": compare_with_published(
                 settings.published,
-                losses=self._train_losses,
+                losses=self._train_losses(),
                 test_accuracy=self._last.get("test_accuracy"),
                 local_epochs=settings.strategy.local_epochs,
                 num_rounds=totals["rounds"],
@@ -196,15 +265,11 @@ class FederatedRun:
         self._store.write_summary(summary)
         return summary
 
-    def _describe_noise(self) -> dict[str, Any]:
-        """Return which bound the noise follows, and how large it is at most in a coordinate."""
-        parameters = self._strategy.parameters
-        if not parameters.adds_noise:
-            return {"sensitivity": None, "noise_std": None}
-        smallest = max(int(self._dataset.partition_sizes().min()), parameters.min_records)
-        mechanism = client_mechanism(parameters, 1, smallest)
-        assert mechanism is not None
-        return {"sensitivity": mechanism.sensitivity.kind, "noise_std": mechanism.noise_std}
+    def _train_losses(self) -> dict[int, float]:
+        """Return the losses on all training records by round, of before a resumption too."""
+        rows = self._store.read_metrics()
+        losses = {row["round"]: row.get("global_train_loss") for row in rows}
+        return {at: loss for at, loss in losses.items() if loss is not None}
 
 
 def default_folder(root: Path) -> Path:

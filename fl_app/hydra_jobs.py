@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import traceback
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fl_app.config import (
+    RESUME,
     compose_config,
     expand_sweep,
+    resumed_settings,
     run_under_hydra,
     settings_from,
     sweeps_by_itself,
@@ -21,6 +24,7 @@ from fl_app.config import (
 from fl_app.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from fl_app.begun_run import BegunRun
     from fl_app.report.run_folder import RunFolder
     from fl_app.settings import RunSettings
 
@@ -111,12 +115,19 @@ def run_jobs(words: list[str], debug: bool) -> int:
         If a run was stopped; what it reached was written and printed.
     """
     given = parse_words(words)
+    begun = None if given.shows else _find_begun_run(given)
+    if begun is not None:
+        return _go_on(begun, given.overrides)
     sweep = given.sweep or (not given.shows and sweeps_by_itself(given.overrides))
     jobs = expand_sweep(given.overrides) if sweep else [given.overrides]
     composed = [compose_config(job) for job in jobs]
     if given.shows:
         return _show(given)
     for each in composed:
+        if each[RESUME] is not None:
+            raise ConfigError(
+                RESUME, each[RESUME], f"{RESUME}=FOLDER as an argument, not in a file"
+            )
         check_data(settings_from(each))
     finished: list[tuple[list[str], dict[str, Any] | None]] = []
     failures: list[Exception] = []
@@ -157,25 +168,108 @@ def run_jobs(words: list[str], debug: bool) -> int:
     return 1 if failures else 0
 
 
+def _find_begun_run(given: RunWords) -> BegunRun | None:
+    """Return the run that is to go on; None for a new one."""
+    words = [word for word in given.overrides if word.lstrip("+").startswith(f"{RESUME}=")]
+    if not words:
+        return None
+    if given.sweep:
+        raise ConfigError(RESUME, words[-1].partition("=")[2], "one run, without -m")
+    found = resumed_settings(given.overrides)
+    if found is None:
+        return None
+    from fl_app.begun_run import BegunRun
+
+    return BegunRun(found[0].resolve(), found[1])
+
+
+def _go_on(begun: BegunRun, overrides: list[str]) -> int:
+    """Resume a run; return the exit code."""
+    if begun.is_finished:
+        print(f"{begun.folder}: the run is finished, and stays as it is")
+        return 0
+    # What is damaged or missing is said before anything is changed.
+    begun.read_checkpoint()
+    check_data(begun.settings)
+    hydra = [word for word in overrides if word.lstrip("+").startswith("hydra.")]
+    if any(word.lstrip("+").startswith("hydra.run.dir=") for word in hydra):
+        raise ConfigError(
+            "hydra.run.dir", str(begun.folder), f"the folder of {RESUME}: leave it out"
+        )
+    folder = json.dumps(str(begun.folder), ensure_ascii=False)
+    failures: list[Exception] = []
+
+    def job(*_: object) -> None:
+        try:
+            run = execute(begun.settings, begun.folder, resume=True)
+        except Exception as error:
+            failures.append(error)  # Hydra would add lines of its own
+            return
+        if run.summary and run.summary.get("interrupted"):
+            raise KeyboardInterrupt
+
+    run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)
+    if failures:
+        raise failures[0]
+    return 0
+
+
 def check_data(settings: RunSettings) -> None:
-    """Load and divide the data once, so that what is missing is said before anything starts.
+    """Load the data and build the model once: what is missing is said before anything starts.
 
     Raises
     ------
     ConfigError
-        If the number of clients is open.
+        If the number of clients is open, the model cannot be built for these data or trained as
+        asked, or the uplink budget does not suffice.
     DataError
         If data is missing or cannot be divided as asked.
     """
     from fl_app.data import load_dataset
+    from fl_app.local_task import check_model
+    from fl_app.model_arrays import to_arrays
+    from fl_app.models import build_model
+    from fl_app.registry import check_budget
 
-    if settings.num_clients is None:
-        raise ConfigError("num_clients", None, "an integer >= 1 (null: only with plain flwr run)")
-    load_dataset(settings.data, settings.num_clients, settings.seed)
+    settings = fill_num_clients(settings)
+    data = load_dataset(settings.data, settings.num_clients, settings.seed)
+    try:
+        model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
+    except ValueError as error:
+        raise ConfigError.from_text(str(error)) from error
+    check_model(settings, data)
+    floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
+    check_budget(settings, sum(array.size for array in floats))
 
 
-def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> RunFolder:
-    """Run on the configured engine, write plots and report, and print the summary."""
+def fill_num_clients(settings: RunSettings) -> RunSettings:
+    """Return the settings with a number of clients: where it is open, all that the data have.
+
+    Raises
+    ------
+    ConfigError
+        If it is open and the data have no clients of their own.
+    """
+    from fl_app.data import natural_num_clients
+
+    if settings.num_clients is not None:
+        return settings
+    if settings.data.partition.kind != "natural_id":
+        raise ConfigError(
+            "num_clients",
+            None,
+            "an integer >= 1 (null: with data.partition.kind=natural_id or plain flwr run)",
+        )
+    return dataclasses.replace(settings, num_clients=natural_num_clients(settings.data))
+
+
+def execute(
+    settings: RunSettings, folder: Path, show_summary: bool = True, resume: bool = False
+) -> RunFolder:
+    """Run on the configured engine, write plots and report, and print the summary.
+
+    With `resume`, the run that was begun in the folder goes on.
+    """
     from rich.console import Console
 
     from fl_app.progress import show_progress
@@ -184,20 +278,27 @@ def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> R
     from fl_app.report.published import published_table
     from fl_app.report.run_folder import read_run_folder
     from fl_app.report.tables import print_tables, summary_table
-    from fl_app.run_store import PLOTS_FOLDER, REPORT_FILE
+    from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
+    settings = fill_num_clients(_with_absolute_paths(settings))
     with show_progress(folder, settings.rounds, Console()):
         if settings.engine.name == "simulation":
             from fl_app.engines.flower import run_simulation
 
-            run_simulation(settings, folder)
+            run_simulation(settings, folder, resume)
         else:
+            from fl_app.client_app import STATE_KEY
             from fl_app.client_app import app as client_app
             from fl_app.engines.in_process import run_in_process
             from fl_app.server_app import app as server_app
 
             assert settings.num_clients is not None
-            run_config = {"settings": settings.to_json(), "output-dir": str(folder)}
+            run_config: dict[str, str | int | float] = {
+                "settings": settings.to_json(),
+                "output-dir": str(folder),
+                "resume": resume,
+                STATE_KEY: str(folder.absolute() / CHECKPOINT_FOLDER),
+            }
             run_in_process(server_app, client_app, settings.num_clients, run_config)
     run = read_run_folder(folder)
     if run.summary is None:
@@ -215,6 +316,19 @@ def execute(settings: RunSettings, folder: Path, show_summary: bool = True) -> R
     if show_summary:
         print(f"report: {report}")
     return run
+
+
+def _with_absolute_paths(settings: RunSettings) -> RunSettings:
+    """Return the settings with paths that hold in any working folder, in which a run may go on."""
+    data = settings.data
+    absolute: dict[str, Any] = {}
+    for key in ("root", "writer_labels"):
+        given = getattr(data, key)
+        path = Path(given or "").expanduser()
+        # With data.download, what is not there is the name of a set, not a path.
+        if given is not None and (path.exists() or not data.download):
+            absolute[key] = str(path.absolute())
+    return dataclasses.replace(settings, data=dataclasses.replace(data, **absolute))
 
 
 def _show(given: RunWords) -> int:

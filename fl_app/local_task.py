@@ -11,6 +11,7 @@ from fl_app.models import build_model
 from fl_app.per_example_gradients import check_per_example
 from fl_app.per_example_training import clipped_steps, num_trainable
 from fl_app.settings import RunSettings
+from strategies.device_state import DeviceState
 from strategies.dp_fedpaq.client import LocalWork, Trained
 
 
@@ -24,10 +25,19 @@ class LocalTask:
         Number of the client's partition.
     num_partitions : int
         Number of partitions in the run.
+    state : DeviceState or None
+        What the client remembers of the run; None: the method's choice.
     """
 
-    def __init__(self, settings: RunSettings, partition_id: int, num_partitions: int) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        partition_id: int,
+        num_partitions: int,
+        state: DeviceState | None = None,
+    ) -> None:
         self.settings = settings
+        self.state = state
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None

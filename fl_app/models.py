@@ -1,4 +1,4 @@
-"""The models that come with the application."""
+"""The models that come with the application, and those of the user's own."""
 
 import math
 from collections import OrderedDict
@@ -9,10 +9,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from fl_app.import_path import check_import_path
+from fl_app.user_model import KEY, build_user_model, require_equal_models
+
 MODELS: dict[str, str] = {
     "softmax_regression": "multinomial logistic regression; convex, any feature shape (default)",
     "mlp": "one hidden layer with ReLU, any feature shape",
     "cnn": "two convolutions with group normalisation, images of at least 4x4",
+    "cnn_small": "two 5x5 convolutions with dropout, 21,840 parameters on MNIST; at least 16x16",
+    "user": "your own: a function package.module:name, named by model.path",
 }
 
 DataType = Literal["float32", "float16", "bfloat16", "float64"]
@@ -30,6 +35,9 @@ class ModelSettings:
         Width of the hidden layer, at least 1 (mlp only).
     dtype : str
         Type of the parameters: "float32", "float16", "bfloat16" or "float64".
+    path : str or None
+        ``package.module:function`` of a function ``f(feature_shape, num_classes)`` that returns a
+        new torch.nn.Module (user only).
 
     Raises
     ------
@@ -40,6 +48,7 @@ class ModelSettings:
     name: str = "softmax_regression"
     hidden: int = 64
     dtype: DataType = "float32"
+    path: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in MODELS:
@@ -49,22 +58,27 @@ class ModelSettings:
             raise ValueError(
                 f"model.dtype: {self.dtype!r}; choose one of {', '.join(get_args(DataType))}"
             )
+        if self.name == "user":
+            check_import_path(KEY, self.path)
+        elif self.path is not None:
+            raise ValueError(f"{KEY}: {self.path!r}; null is needed unless model.name is user")
 
 
 def build_model(
     settings: ModelSettings, feature_shape: Sequence[int], num_classes: int, seed: int
 ) -> nn.Module:
-    """Build a model on the CPU with torch's default initialisation.
+    """Build a model on the CPU; the bundled ones have torch's default initialisation.
 
     The same arguments give the same parameters bit for bit, and torch's global generator is left
-    as it was. Parameters are drawn in float32 whatever `settings.dtype` is.
+    as it was. Parameters are drawn in float32 whatever `settings.dtype` is. A model of the user's
+    own is built twice, and refused if the two differ.
 
     Parameters
     ----------
     settings : ModelSettings
         Which model.
     feature_shape : sequence of int
-        Shape of one record's features; (channels, height, width) for "cnn".
+        Shape of one record's features; (channels, height, width) for the CNNs.
     num_classes : int
         Number of outputs (logits), at least 2.
     seed : int
@@ -92,12 +106,10 @@ def build_model(
     # devices=[] and the CPU's own generator: torch.manual_seed would seed the GPUs too.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if settings.name == "softmax_regression":
-            model = _softmax_regression(shape, num_classes)
-        elif settings.name == "mlp":
-            model = _mlp(shape, settings.hidden, num_classes)
-        else:
-            model = _cnn(shape, num_classes)
+        model = _build(settings, shape, num_classes)
+        if settings.path is not None:
+            torch.default_generator.manual_seed(seed)
+            require_equal_models(settings.path, model, _build(settings, shape, num_classes))
     return model.to(getattr(torch, settings.dtype))
 
 
@@ -121,6 +133,18 @@ def input_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.float32
 
 
+def _build(settings: ModelSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    if settings.path is not None:
+        return build_user_model(settings.path, shape, num_classes)
+    if settings.name == "softmax_regression":
+        return _softmax_regression(shape, num_classes)
+    if settings.name == "mlp":
+        return _mlp(shape, settings.hidden, num_classes)
+    if settings.name == "cnn":
+        return _cnn(shape, num_classes)
+    return _cnn_small(shape, num_classes)
+
+
 def _softmax_regression(shape: tuple[int, ...], num_classes: int) -> nn.Module:
     linear = nn.Linear(math.prod(shape), num_classes)
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=linear))
@@ -138,11 +162,7 @@ def _mlp(shape: tuple[int, ...], hidden: int, num_classes: int) -> nn.Module:
 
 
 def _cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ValueError(
-            f"model.name: 'cnn' cannot take features of shape {shape}; (channels, height, width) "
-            "with height and width of at least 4 is needed"
-        )
+    _require_image("cnn", shape, 4)
     channels, height, width = shape
     # Group and not batch normalisation: batch statistics would mix records, which no bound on one
     # record's influence survives. 207,018 parameters on MNIST.
@@ -162,6 +182,37 @@ def _cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
             output=nn.Linear(128, num_classes),
         )
     )
+
+
+def _cnn_small(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    # The usual small network for MNIST, with dropout of whole channels; 21,840 parameters there.
+    _require_image("cnn_small", shape, 16)
+    channels, height, width = shape
+    # Each 5x5 convolution takes 4 rows and columns, each pooling halves what is left.
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 10, kernel_size=5),
+            pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(10, 20, kernel_size=5),
+            dropout=nn.Dropout2d(),
+            pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(20 * rows * columns, 50),
+            relu3=nn.ReLU(),
+            output=nn.Linear(50, num_classes),
+        )
+    )
+
+
+def _require_image(name: str, shape: tuple[int, ...], least: int) -> None:
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ValueError(
+            f"model.name: {name!r} cannot take features of shape {shape}; (channels, height, "
+            f"width) with height and width of at least {least} is needed"
+        )
 
 
 def _require_int(key: str, value: Any, least: int) -> None:

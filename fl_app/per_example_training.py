@@ -48,8 +48,8 @@ def clipped_steps(
     Formal guarantees, for any records and any model that `check_per_example` accepts:
 
     1. Each record adds to the sum a vector whose L2 norm is at most C for the real numbers, C at
-       least 1e-150: the norm is computed in float64 and a margin left for its rounding. It depends
-       on the record, the model and, with dropout, the record's place alone.
+       least 1e-150: the norm is computed in float64 and a margin left for its rounding. It is a
+       function of the record, the model and, with dropout, the mask at the record's place.
     2. The sum is computed in float64; for n records it is off by at most n^2 2**-53 C in L2 norm.
     3. Entries that are not trained, buffers among them, are returned as they were given.
 
@@ -97,7 +97,7 @@ def clipped_steps(
 
     def clipped_gradient(
         step: int, parameters: Sequence[torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[Sequence[torch.Tensor], torch.Tensor | None]:
+    ) -> tuple[Sequence[torch.Tensor], torch.Tensor]:
         total = torch.zeros(size, dtype=torch.float64, device=inputs.device)
         losses = torch.zeros((), dtype=torch.float64, device=inputs.device)
         for part, part_labels in zip(
@@ -112,7 +112,7 @@ def clipped_steps(
         total /= float(batch_divisor)
         parts = torch.split(total, [parameter.numel() for parameter in parameters])
         shaped = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
-        return shaped, losses if len(labels) else None
+        return shaped, losses
 
     with per_example_hooks(model):
         trained, mean_loss = take_steps(

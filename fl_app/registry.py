@@ -66,6 +66,15 @@ def check_settings(settings: RunSettings) -> None:
     build_strategy(settings)
 
 
+def check_budget(settings: RunSettings, num_parameters: int) -> None:
+    """Raise ConfigError if a run of the settings would exceed its uplink budget."""
+    assert settings.num_clients is not None
+    try:
+        build_strategy(settings).check_budget(settings.rounds, settings.num_clients, num_parameters)
+    except ParameterError as error:
+        raise name_parameter(error) from None
+
+
 _TOP_KEYS = (
     "num_sampled_clients",
     "fraction_train",
@@ -215,6 +224,7 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
             given == dataclasses.replace(expected, num_participations=given.num_participations)
         ),
         terms=terms,
+        state=task.state,
     )
 
 

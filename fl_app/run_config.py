@@ -1,6 +1,6 @@
 """config.yaml of a run's folder: the whole configuration, written and read back."""
 
-import dataclasses
+import json
 from typing import Any
 
 import yaml
@@ -27,7 +27,7 @@ def build_settings(values: dict[str, Any]) -> RunSettings:
 
 def to_yaml(settings: RunSettings) -> str:
     """Return the settings as YAML."""
-    values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(settings)}
+    values = json.loads(settings.to_json())
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 

@@ -5,6 +5,8 @@ import json
 import math
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
+from fl_app.device_state import STATE_FILE
 from fl_app.errors import RunError
 from fl_app.model_arrays import save_model
 
@@ -19,6 +23,7 @@ FORMAT_VERSION = 1
 METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
 CONFIG_FILE, MODEL_FILE, LOG_FILE = "config.yaml", "model.safetensors", "run.log"
 REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
+CHECKPOINT_FOLDER = "checkpoint"
 _PACKAGES = ("private-fl-app", "flwr", "torch", "numpy", "dp-accounting")
 
 
@@ -28,7 +33,10 @@ class RunStore:
     Parameters
     ----------
     folder : Path
-        Created if missing. An earlier run's files of the same names are replaced.
+        Created if missing.
+    resume : bool
+        Whether the run in the folder goes on: all files stay as they are until `rewind`.
+        Otherwise an earlier run's files of the same names are removed.
 
     Raises
     ------
@@ -37,22 +45,43 @@ class RunStore:
         first round.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resume: bool = False) -> None:
         self.folder = folder.expanduser().resolve()
-        try:
+        self.checkpoints = self.folder / CHECKPOINT_FOLDER
+        with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / LOCK_FILE).open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # What an earlier run left must not stand beside the results of this one.
-            for name in (SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE, REPORT_FILE, LOG_FILE):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"another run is writing to {self.folder}") from None
+            if not resume:
+                # What an earlier run left must not stand beside the results of this one; nobody
+                # may take half of it for a run that can go on.
+                (self.folder / CONFIG_FILE).unlink(missing_ok=True)
+                for file in (self.folder / PRIVACY_FILE, self.folder / LOG_FILE):
+                    file.unlink(missing_ok=True)
+                _unlink(self.checkpoints, CHECKPOINT_FILE, f"{STATE_FILE}*")
+                self.rewind(0)
+
+    def rewind(self, metrics_bytes: int) -> None:
+        """Take metrics.jsonl back to its first bytes, and remove what comes after the last round.
+
+        Parameters
+        ----------
+        metrics_bytes : int
+            How many bytes are kept, at most as many as there are.
+        """
+        with self._writing():
+            for name in (SUMMARY_FILE, MODEL_FILE, REPORT_FILE):
                 (self.folder / name).unlink(missing_ok=True)
-            for plot in (self.folder / PLOTS_FOLDER).glob("*.png"):
-                plot.unlink()
-            (self.folder / METRICS_FILE).write_text("")
-        except BlockingIOError:
-            raise RunError(f"another run is writing to {self.folder}") from None
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
+            _unlink(self.folder / PLOTS_FOLDER, "*.png")
+            # Of processes that were killed while they wrote.
+            for name in (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE):
+                _unlink(self.folder, f".{name}.*.tmp")
+            _unlink(self.checkpoints, f".{CHECKPOINT_FILE}.*.tmp", f".{STATE_FILE}.*.tmp*")
+            with (self.folder / METRICS_FILE).open("ab") as file:
+                file.truncate(metrics_bytes)
 
     def close(self) -> None:
         """Let other runs write to the folder."""
@@ -66,11 +95,26 @@ class RunStore:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one round to metrics.jsonl; numbers that are not finite become null."""
         line = json.dumps({key: _finite(value) for key, value in row.items()}, allow_nan=False)
-        try:
-            with (self.folder / METRICS_FILE).open("a") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
+        with self._writing(), (self.folder / METRICS_FILE).open("a") as file:
+            file.write(line + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return what metrics.jsonl holds, those of earlier rounds of a resumed run too."""
+        with self._writing():
+            lines = (self.folder / METRICS_FILE).read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def metrics_bytes(self) -> int:
+        """Return the length of metrics.jsonl, which has reached the disk then."""
+        with self._writing(), (self.folder / METRICS_FILE).open("rb") as file:
+            os.fsync(file.fileno())
+            return file.seek(0, os.SEEK_END)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        with self._writing():
+            self.checkpoints.mkdir(mode=0o700, exist_ok=True)
+            write_checkpoint(self.checkpoints, checkpoint)
 
     def write_privacy(self, guarantees: list[dict[str, Any]]) -> None:
         """Write privacy.json."""
@@ -82,10 +126,8 @@ class RunStore:
 
     def write_model(self, arrays: dict[str, NDArray[np.generic]], metadata: dict[str, str]) -> None:
         """Write model.safetensors."""
-        try:
+        with self._writing():
             save_model(self.folder / MODEL_FILE, arrays, metadata)
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         whole = {"format_version": FORMAT_VERSION, **content}
@@ -95,11 +137,22 @@ class RunStore:
         """Write a file, all or nothing: a reader never sees half of it."""
         target = self.folder / name
         temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
-        try:
+        with self._writing():
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, target)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
+
+
+def _unlink(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for file in folder.glob(pattern):
+            file.unlink()
 
 
 def list_versions() -> dict[str, str]:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION
+from fl_app.begun_run import BegunRun
+from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION, STATE_KEY
 from fl_app.data import DataError, load_dataset
+from fl_app.device_state import create_state
 from fl_app.engines.outcome import Outcome, write_outcome
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
@@ -54,18 +56,65 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     """Execute the run; return its folder."""
-    settings, given = read_settings(run_config)
+    begun = find_begun_run(run_config)
+    if begun is not None and begun.is_finished:
+        return begun.folder
+    settings, given = (begun.settings, True) if begun else read_settings(run_config)
     if settings.engine.name == "simulation" and not hasattr(grid, "partition_ids"):
         grid = WorkerWatch(grid)
-    store = RunStore(read_folder(run_config, run_id))
+    store = RunStore(begun.folder if begun else read_folder(run_config, run_id), bool(begun))
     with contextlib.closing(store), _log_to(store.folder / LOG_FILE):
-        client_ids = read_client_ids(grid, settings.num_clients if given else None)
+        checkpoint = begun.read_checkpoint() if begun else None
+        create_state(store.checkpoints)
+        told = None if run_config.get(STATE_KEY) else store.checkpoints
+        client_ids = read_client_ids(grid, settings.num_clients if given else None, told)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
-        store.write_config(to_yaml(settings))
         dataset = load_dataset(settings.data, len(client_ids), settings.seed)
-        summary = FederatedRun(settings, dataset, client_ids, store).execute(grid)
+        if begun:
+            store.rewind(checkpoint.metrics_bytes if checkpoint else 0)
+        store.write_config(to_yaml(settings))
+        stop = str(run_config.get("stop-file") or "")
+        summary = FederatedRun(
+            settings,
+            dataset,
+            client_ids,
+            store,
+            checkpoint,
+            lambda: bool(stop and Path(stop).exists()),
+        ).execute(grid)
         _log.info("test accuracy %s, epsilon %s", summary["test_accuracy"], summary["epsilon"])
     return store.folder
+
+
+def find_begun_run(run_config: Mapping[str, Any]) -> BegunRun | None:
+    """Return the run that is to go on; None for a new one.
+
+    The launcher says so beside the settings, as it has composed them; with Flower's own command it
+    is the override ``resume=FOLDER``.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be resumed, or something else is asked for at the same time.
+    """
+    if run_config.get("resume"):
+        settings, _ = read_settings(run_config)
+        return BegunRun(Path(str(run_config["output-dir"])), settings)
+    overrides = _split(str(run_config.get("overrides") or ""))
+    if not any(word.lstrip("+").startswith("resume=") for word in overrides):
+        return None
+    from fl_app.config import resumed_settings
+
+    found = resumed_settings(overrides)
+    if found is None:
+        return None
+    folder, settings = found
+    if not folder.is_absolute():
+        raise ConfigError("resume", str(folder), "an absolute path")
+    given = str(run_config.get("output-dir") or "")
+    if given and Path(given).expanduser().resolve() != folder.resolve():
+        raise ConfigError("output-dir", given, "empty beside resume")
+    return BegunRun(folder, _as_simulation(settings))
 
 
 def _describe(error: BaseException) -> str:
@@ -78,7 +127,7 @@ def _describe(error: BaseException) -> str:
 @contextmanager
 def _log_to(file: Path) -> Iterator[None]:
     """Write what is logged to a file as well, with the traceback of a failure."""
-    handler = logging.FileHandler(file, encoding="utf-8")
+    handler = _LogFile(file, encoding="utf-8")
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
@@ -96,7 +145,13 @@ def _log_to(file: Path) -> Iterator[None]:
         for logger, level in zip(ours, before, strict=True):
             logger.setLevel(level)
         logging.getLogger().removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Leave it: on a full disk, what the run itself cannot write says why it ends."""
 
 
 def read_settings(run_config: Mapping[str, Any]) -> tuple[RunSettings, bool]:
@@ -118,15 +173,22 @@ def read_settings(run_config: Mapping[str, Any]) -> tuple[RunSettings, bool]:
         return RunSettings.from_json(text), True
     from fl_app.config import compose_settings
 
+    words = _split(overrides)
+    given = any(word.lstrip("+").startswith("num_clients=") for word in words)
+    return _as_simulation(compose_settings(words)), given
+
+
+def _split(overrides: str) -> list[str]:
     try:
-        words = shlex.split(overrides)
+        return shlex.split(overrides)
     except ValueError as error:
         raise ConfigError("overrides", overrides, f"words as in a shell ({error})") from None
-    settings = compose_settings(words)
-    # What Flower starts by itself is not the in-process engine, whatever conf/ has as default.
+
+
+def _as_simulation(settings: RunSettings) -> RunSettings:
+    """Name the engine: what Flower starts by itself is never the in-process one."""
     engine = dataclasses.replace(settings.engine, name="simulation")
-    given = any(word.lstrip("+").startswith("num_clients=") for word in words)
-    return dataclasses.replace(settings, engine=engine), given
+    return dataclasses.replace(settings, engine=engine)
 
 
 def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
@@ -147,7 +209,9 @@ def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
     return Path(given)
 
 
-def read_client_ids(grid: Grid, expected: int | None) -> dict[int, int]:
+def read_client_ids(
+    grid: Grid, expected: int | None, state_folder: Path | None = None
+) -> dict[int, int]:
     """Return node id -> partition number of all nodes.
 
     Parameters
@@ -156,6 +220,8 @@ def read_client_ids(grid: Grid, expected: int | None) -> dict[int, int]:
         One that has ``partition_ids`` is believed; on others the nodes are asked.
     expected : int or None
         How many nodes there must be; None: as many as the nodes say there are partitions.
+    state_folder : Path or None
+        Where the nodes that are asked shall keep their states, if they run on this machine.
 
     Raises
     ------
@@ -170,11 +236,11 @@ def read_client_ids(grid: Grid, expected: int | None) -> dict[int, int]:
     if expected is None:
         # Nodes connect one by one, so the number found at first says nothing.
         first = _wait_for_nodes(grid, 1)[:1]
-        expected = next(iter(_ask_nodes(grid, first).values()))[1]
+        expected = next(iter(_ask_nodes(grid, first, state_folder).values()))[1]
     nodes = _wait_for_nodes(grid, expected)
     if len(nodes) != expected:
         raise ConfigError("num_clients", expected, f"the number of connected nodes, {len(nodes)}")
-    answers = _ask_nodes(grid, nodes)
+    answers = _ask_nodes(grid, nodes, state_folder)
     found = {node: partition for node, (partition, _) in answers.items()}
     partitions = {count for _, count in answers.values()}
     if sorted(found.values()) != list(range(len(nodes))) or partitions != {len(nodes)}:
@@ -194,20 +260,23 @@ def _wait_for_nodes(grid: Grid, least: int) -> list[int]:
     return nodes
 
 
-def _ask_nodes(grid: Grid, nodes: list[int]) -> dict[int, tuple[int, int]]:
+def _ask_nodes(
+    grid: Grid, nodes: list[int], state_folder: Path | None
+) -> dict[int, tuple[int, int]]:
     """Return the partition of each node, and the number of partitions that it knows of."""
     answers: dict[int, tuple[int, int]] = {}
+    told = ConfigRecord({STATE_KEY: str(state_folder)} if state_folder else {})
     for begin in range(0, len(nodes), NODES_AT_ONCE):
         requests = [
-            Message(RecordDict(), dst_node_id=node, message_type=QUERY_TYPE)
+            Message(RecordDict({"config": told}), dst_node_id=node, message_type=QUERY_TYPE)
             for node in nodes[begin : begin + NODES_AT_ONCE]
         ]
         for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
             if reply.has_content():
-                told = reply.content["config"]
+                answer = reply.content["config"]
                 answers[reply.metadata.src_node_id] = (
-                    int(told[PARTITION_KEY]),  # type: ignore[arg-type]
-                    int(told[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
+                    int(answer[PARTITION_KEY]),  # type: ignore[arg-type]
+                    int(answer[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
                 )
         if missing := min(begin + NODES_AT_ONCE, len(nodes)) - len(answers):
             raise RunError(

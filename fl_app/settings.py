@@ -195,7 +195,8 @@ class RunSettings:
 
     def to_json(self) -> str:
         """Serialise, for the wire and for a run's folder."""
-        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
+        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps(values, default=dict)  # a PlainMapping is written as a mapping
 
     @classmethod
     def from_json(cls, text: str) -> "RunSettings":

@@ -5,15 +5,20 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fl_app.errors import ConfigError, unknown_key
+from fl_app.plain_mapping import PlainMapping
 
 T = TypeVar("T")
 
 # Integers travel as 64 bits; larger ones also overflow where they meet floats.
 _LIMIT = 2**63
-_WORDS = {int: "an integer", float: "a finite number", str: "text", bool: "true or false"}
+_WORDS = {
+    **{int: "an integer", float: "a finite number", str: "text", bool: "true or false"},
+    PlainMapping: "a mapping from names to numbers, text or lists of them, as {name: 1}",
+}
 
 
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
@@ -22,8 +27,8 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     Parameters
     ----------
     cls : type
-        A dataclass whose fields are numbers, text, booleans, Literals, optionals of these,
-        tuples of any length of one of these (from lists), or dataclasses.
+        A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, optionals
+        of these, tuples of any length of one of these (from lists), or dataclasses.
     values : mapping
         Its values; nested mappings for nested dataclasses.
     prefix : str
@@ -77,6 +82,9 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             return value
         if option is float and _is_finite_number(value):
             return float(value)
+        if option is PlainMapping and isinstance(value, Mapping):
+            with suppress(ValueError):
+                return PlainMapping(value)
     raise ConfigError(key, value, _describe(hint) + _spelling_hint(value, options))
 
 

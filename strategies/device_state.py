@@ -1,7 +1,7 @@
 """What a client keeps between messages: one interface, whatever stores it."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flwr.app import ConfigRecord, Context
@@ -34,7 +34,7 @@ class LedgerEntry:
     participations: int = 0
     terms: str = ""
     request: str = ""
-    reply: bytes = b""
+    reply: bytes = field(default=b"", repr=False)
     releases: str = ""
 
 
@@ -50,8 +50,8 @@ class Observation:
         What was observed there.
     """
 
-    point: tuple[float, ...]
-    value: float
+    point: tuple[float, ...] = field(repr=False)
+    value: float = field(repr=False)
 
 
 class DeviceState(Protocol):

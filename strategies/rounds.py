@@ -5,10 +5,10 @@ this one keeps its interface (`flwr.serverapp.strategy.Strategy`) and adds what 
 """
 
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -117,6 +117,27 @@ class RoundStrategy(Strategy):
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
 
+    @abstractmethod
+    def export_state(self) -> dict[str, Any]:
+        """Return what the rounds so far have left in the strategy, the model apart.
+
+        Returns
+        -------
+        dict
+            JSON values. A strategy of the same parameters goes on from them as this one would:
+            in a seeded run, to the same models and figures.
+        """
+
+    @abstractmethod
+    def import_state(self, state: dict[str, Any]) -> None:
+        """Take over what `export_state` returned, before `start`.
+
+        Raises
+        ------
+        ValueError
+            If it is not what `export_state` returns.
+        """
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -138,6 +159,7 @@ class RoundStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        first_round: int = 1,
     ) -> Result:
         """Run the method; see `flwr.serverapp.strategy.Strategy.start`.
 
@@ -148,7 +170,7 @@ class RoundStrategy(Strategy):
         initial_arrays : ArrayRecord
             The model that the first round starts from.
         num_rounds : int
-            Rounds at most, >= 1.
+            Rounds of the run at most, >= 1; its last one has this number.
         timeout : float
             Seconds that a round waits for replies.
         train_config : ConfigRecord or None
@@ -157,6 +179,9 @@ class RoundStrategy(Strategy):
             Not used: clients do not evaluate.
         evaluate_fn : callable or None
             Evaluation by the server on data of its own, before the first and after each round.
+        first_round : int
+            The round to begin with, >= 1. Above 1 a run goes on (see `import_state`), of which
+            `initial_arrays` is the model after the round before; nothing is evaluated before it.
 
         Returns
         -------
@@ -165,14 +190,16 @@ class RoundStrategy(Strategy):
         """
         if isinstance(num_rounds, bool) or not isinstance(num_rounds, int) or num_rounds < 1:
             raise ValueError(f"num_rounds: {num_rounds!r}; allowed: an integer >= 1")
+        if isinstance(first_round, bool) or not isinstance(first_round, int) or first_round < 1:
+            raise ValueError(f"first_round: {first_round!r}; allowed: an integer >= 1")
         config = ConfigRecord() if train_config is None else train_config
         result = Result()
         result.arrays = arrays = initial_arrays
         self.prepare_run(grid, initial_arrays, num_rounds)
         self.summary()
-        if evaluate_fn and (evaluation := evaluate_fn(0, arrays)) is not None:
+        if first_round == 1 and evaluate_fn and (evaluation := evaluate_fn(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = evaluation
-        for server_round in range(1, num_rounds + 1):
+        for server_round in range(first_round, num_rounds + 1):
             try:
                 outcome = self.run_round(server_round, arrays, config, grid, timeout)
             except EndOfRun as end:
@@ -187,15 +214,6 @@ class RoundStrategy(Strategy):
                 _log.info("stopped after round %d of %d", server_round, num_rounds)
                 break
         return result
-
-
-def timed_exchange(
-    grid: Grid, messages: list[Message], timeout: float
-) -> tuple[list[Message], float]:
-    """Send messages, collect the replies within `timeout` seconds; also return the time taken."""
-    begin = time.perf_counter()
-    replies = list(grid.send_and_receive(messages, timeout=timeout))
-    return replies, time.perf_counter() - begin
 
 
 def _as_metrics(outcome: RoundResult) -> MetricRecord:

@@ -49,7 +49,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
         settings = compose_settings(list(overrides))
         folder = tmp_path_factory.mktemp("run")
         assert settings.num_clients is not None
-        run_config = {"settings": settings.to_json(), "output-dir": str(folder)}
+        run_config = {
+            "settings": settings.to_json(),
+            "output-dir": str(folder),
+            "state-dir": str(folder / "checkpoint"),
+        }
         run_in_process(server_app, client_app, settings.num_clients, run_config)
         return read_outcome(folder)
 

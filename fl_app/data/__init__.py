@@ -1,137 +1,40 @@
 """Data sets: which there are, how they are scaled, and how they are divided among clients."""
 
 import dataclasses
-import math
-from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fl_app.data import digits, mnist
+from fl_app.data.flwr_partition import partition_by_flwr_datasets
 from fl_app.data.partition import (
-    Labels,
     Partitions,
     partition_by_dirichlet,
+    partition_by_group,
     partition_by_label_shards,
+    partition_by_similarity,
     partition_iid,
 )
-from fl_app.data.records import DataError, FederatedDataset, Records
+from fl_app.data.records import DataError, FederatedDataset, RawDataset, Records
+from fl_app.data.settings import DataSettings, PartitionSettings, require_int
+from fl_app.data.sources import SOURCES
 
 __all__ = [
-    "DATASETS",
+    "SOURCES",
     "DataError",
     "DataSettings",
     "FederatedDataset",
     "PartitionSettings",
+    "RawDataset",
     "Records",
     "load_dataset",
+    "natural_num_clients",
 ]
-
-DATASETS: dict[str, str] = {
-    "digits": "scikit-learn's handwritten digits: 1,797 real 8x8 images, bundled (the default)",
-    "mnist": "MNIST from idx files in data.root: 60,000 + 10,000 images of 28x28",
-}
-
-PartitionKind = Literal["iid", "dirichlet", "label_shards"]
 
 # Keeps the partition's random numbers apart from everything else that is drawn from the seed.
 PARTITION_STREAM = 0x70617274
 
 
-@dataclass(frozen=True)
-class PartitionSettings:
-    """How the training records are divided among clients.
-
-    Attributes
-    ----------
-    kind : str
-        "iid", "dirichlet" or "label_shards"; see `fl_app.data.partition`.
-    alpha : float
-        Concentration of the Dirichlet, positive (dirichlet only).
-    min_records : int
-        Records each client has at least, at least 1 (dirichlet only).
-    labels_per_client : int
-        Different labels a client has, at least 1 (label_shards only).
-
-    Raises
-    ------
-    DataError
-        If a value is not allowed.
-    """
-
-    kind: PartitionKind = "iid"
-    alpha: float = 0.5
-    min_records: int = 1
-    labels_per_client: int = 2
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(PartitionKind):
-            raise DataError(
-                f"data.partition.kind: {self.kind!r}; choose one of "
-                f"{', '.join(get_args(PartitionKind))}"
-            )
-        if not _is_finite(self.alpha) or self.alpha <= 0:
-            raise DataError(
-                f"data.partition.alpha: {self.alpha!r}; a positive, finite number is needed"
-            )
-        _require_int("data.partition.min_records", self.min_records, 1)
-        _require_int("data.partition.labels_per_client", self.labels_per_client, 1)
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Which data set, and how it is prepared.
-
-    The features become value / scale - offset, the same for every record. Both constants are
-    public and configured: a mean or a deviation taken from client data would leak.
-
-    Attributes
-    ----------
-    name : str
-        A key of `DATASETS`.
-    root : str or None
-        Folder of the user's own copy, for sets that are not bundled.
-    scale : float
-        What features are divided by, in [1e-30, 1e30]. 16 for the digits, 255 for MNIST.
-    offset : float
-        What is subtracted after that, in [-1e30, 1e30].
-    partition : PartitionSettings
-        How training records are divided among clients.
-    test_fraction : float
-        Share of the public test set, in (0, 1), for sets without one of their own (digits).
-
-    Raises
-    ------
-    DataError
-        If a value is not allowed.
-    """
-
-    name: str = "digits"
-    root: str | None = None
-    scale: float = 16.0
-    offset: float = 0.3
-    partition: PartitionSettings = field(default_factory=PartitionSettings)
-    test_fraction: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.name not in DATASETS:
-            raise DataError(f"data.name: {self.name!r}; choose one of {', '.join(DATASETS)}")
-        if self.root is not None and (not isinstance(self.root, str) or not self.root):
-            raise DataError(f"data.root: {self.root!r}; a path or null is needed")
-        # The limits keep both within float32, in which features are computed.
-        if not _is_finite(self.scale) or not 1e-30 <= self.scale <= 1e30:
-            raise DataError(f"data.scale: {self.scale!r}; a number in [1e-30, 1e30] is needed")
-        if not _is_finite(self.offset) or abs(self.offset) > 1e30:
-            raise DataError(f"data.offset: {self.offset!r}; a number in [-1e30, 1e30] is needed")
-        if not _is_finite(self.test_fraction) or not 0 < self.test_fraction < 1:
-            raise DataError(
-                f"data.test_fraction: {self.test_fraction!r}; a number in (0, 1) is needed"
-            )
-
-
-def load_dataset(settings: DataSettings, num_clients: int, seed: int) -> FederatedDataset:
+def load_dataset(settings: DataSettings, num_clients: int | None, seed: int) -> FederatedDataset:
     """Load a data set, scale it and divide it among clients.
 
     The partition depends on the three arguments alone. The last few results are kept, so that
@@ -141,8 +44,9 @@ def load_dataset(settings: DataSettings, num_clients: int, seed: int) -> Federat
     ----------
     settings : DataSettings
         What to load.
-    num_clients : int
-        At least 1, at most the number of training records.
+    num_clients : int or None
+        At least 1, at most the number of training records; None, with partition.kind natural_id:
+        all natural clients. Fewer than there are: as many of them, chosen by the seed.
     seed : int
         Of the partition, at least 0.
 
@@ -151,57 +55,83 @@ def load_dataset(settings: DataSettings, num_clients: int, seed: int) -> Federat
     DataError
         If data is missing or damaged, or cannot be divided as asked.
     """
-    _require_int("num_clients", num_clients, 1)
-    _require_int("seed", seed, 0)
-    if settings.root is not None:
-        # Absolute, because what is kept must not depend on the folder of a later call.
-        root = str(Path(settings.root).expanduser().absolute())
-        settings = dataclasses.replace(settings, root=root)
-    return _load_divided(settings, num_clients, seed)
+    if num_clients is None:
+        num_clients = natural_num_clients(settings)
+    require_int("num_clients", num_clients, 1)
+    require_int("seed", seed, 0)
+    # Absolute, because what is kept must not depend on the folder of a later call.
+    return _load_divided(settings.with_absolute_paths(), num_clients, seed)
+
+
+def natural_num_clients(settings: DataSettings) -> int:
+    """Return how many natural clients the data have; reads them.
+
+    Raises
+    ------
+    DataError
+        If records are not divided by them (partition.kind), or data is missing or damaged.
+    """
+    if settings.partition.kind != "natural_id":
+        raise DataError("num_clients: null; an int is needed unless data.partition.kind=natural_id")
+    return _load_natural(settings.with_absolute_paths()).num_groups
 
 
 @lru_cache(maxsize=4)
 def _load_divided(settings: DataSettings, num_clients: int, seed: int) -> FederatedDataset:
-    whole = dataclasses.replace(settings, partition=PartitionSettings())
-    train, test, num_classes = _load_scaled(whole)
     bits = np.random.PCG64(np.random.SeedSequence([seed, PARTITION_STREAM]))
     rng = np.random.Generator(bits)
-    partitions = _divide(train.labels, num_clients, rng, settings.partition)
-    return FederatedDataset(settings.name, train, test, num_classes, partitions)
+    natural = settings.partition.kind == "natural_id"
+    raw = _load_natural(settings) if natural else _load_undivided(settings)
+    partitions = _divide(raw, num_clients, rng, settings.partition)
+    return FederatedDataset(settings.name, raw.train, raw.test, raw.num_classes, partitions)
+
+
+def _load_natural(settings: DataSettings) -> RawDataset:
+    raw = _load_undivided(settings)
+    if raw.train_groups is None:
+        hint = " without data.writer_labels" if settings.name == "mnist" else ""
+        raise DataError(
+            f"data.partition.kind: 'natural_id'; {settings.name} has no natural clients{hint}"
+        )
+    return raw
+
+
+def _load_undivided(settings: DataSettings) -> RawDataset:
+    return _load_scaled(dataclasses.replace(settings, partition=PartitionSettings()))
 
 
 @lru_cache(maxsize=1)
-def _load_scaled(settings: DataSettings) -> tuple[Records, Records, int]:
-    if settings.name == "digits":
-        train, test = digits.read_digits(settings.test_fraction)
-        num_classes = digits.NUM_CLASSES
-    else:
-        train, test = mnist.read_mnist(settings.root)
-        num_classes = mnist.NUM_CLASSES
-    for records in (train, test):
+def _load_scaled(settings: DataSettings) -> RawDataset:
+    raw = SOURCES[settings.name].read(settings)
+    for records in (raw.train, raw.test):
         np.divide(records.features, np.float32(settings.scale), out=records.features)
         np.subtract(records.features, np.float32(settings.offset), out=records.features)
         records.features.flags.writeable = False
         records.labels.flags.writeable = False
-    return train, test, num_classes
+    return raw
 
 
 def _divide(
-    labels: Labels, num_clients: int, rng: np.random.Generator, settings: PartitionSettings
+    raw: RawDataset, num_clients: int, rng: np.random.Generator, settings: PartitionSettings
 ) -> Partitions:
+    labels = raw.train.labels
     if settings.kind == "dirichlet":
         alpha, least = settings.alpha, settings.min_records
         return partition_by_dirichlet(labels, num_clients, rng, alpha, least)
     if settings.kind == "label_shards":
         return partition_by_label_shards(labels, num_clients, rng, settings.labels_per_client)
+    if settings.kind == "similarity":
+        return partition_by_similarity(labels, num_clients, rng, settings.similarity)
+    if settings.kind == "natural_id":
+        assert raw.train_groups is not None
+        return partition_by_group(raw.train_groups, num_clients, rng, raw.group_names)
+    if settings.kind == "flwr_datasets":
+        return partition_by_flwr_datasets(
+            labels,
+            raw.train_groups,
+            num_clients,
+            rng,
+            settings.partitioner,
+            settings.arguments or {},
+        )
     return partition_iid(labels, num_clients, rng)
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
-
-
-def _require_int(key: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DataError(f"{key}: {value!r}; an int of at least {least} is needed")

@@ -1,9 +1,9 @@
 """How records are divided among simulated clients.
 
-Every function takes the labels of the training records, int64 of shape (n,), the number of
-clients and a generator, and returns one sorted int64 array of record indices a client. Every
-record goes to exactly one client, every client has at least one record, and the result depends on
-the arguments alone.
+Every function takes the labels of the training records, int64 of shape (n,) (or their groups), the
+number of clients and a generator, and returns one sorted int64 array of record indices a client.
+Every record goes to exactly one client, every client has at least one record, and the result
+depends on the arguments alone. `fl_app.data.flwr_partition` adds those of Flower Datasets.
 
 References
 ----------
@@ -11,10 +11,13 @@ References
    ICDE 2022 (arXiv 2102.02079): a Dirichlet draw over the clients for each label.
 .. [2] McMahan, Moore, Ramage, Hampson & Aguera y Arcas, "Communication-Efficient Learning of Deep
    Networks from Decentralized Data", AISTATS 2017 (arXiv 1602.05629): shards of single labels.
+.. [3] Karimireddy, Kale, Mohri, Reddi, Stich & Suresh, "SCAFFOLD: Stochastic Controlled Averaging
+   for Federated Learning", ICML 2020 (arXiv 1910.06378), section 7: s% similar data.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,7 @@ from numpy.typing import NDArray
 from fl_app.data.records import DataError
 
 Labels = NDArray[np.int64]
+Groups = NDArray[Any]
 Partitions = tuple[NDArray[np.int64], ...]
 
 
@@ -33,7 +37,7 @@ def partition_iid(labels: Labels, num_clients: int, rng: np.random.Generator) ->
     DataError
         If there are more clients than records.
     """
-    _require_enough_records(len(labels), num_clients, 1)
+    require_enough_records(len(labels), num_clients, 1)
     return _sorted(np.array_split(rng.permutation(len(labels)), num_clients))
 
 
@@ -70,7 +74,7 @@ def partition_by_dirichlet(
     DataError
         If num_clients * min_records exceeds n, or `alpha` cannot be drawn with.
     """
-    _require_enough_records(len(labels), num_clients, min_records)
+    require_enough_records(len(labels), num_clients, min_records)
     members: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):
         records = rng.permutation(np.flatnonzero(labels == label))
@@ -120,7 +124,7 @@ def partition_by_label_shards(
         If a label has fewer records than the parts it must be cut in, there are fewer parts than
         labels, or clients are asked to have more labels than there are.
     """
-    _require_enough_records(len(labels), num_clients, 1)
+    require_enough_records(len(labels), num_clients, 1)
     classes, counts = np.unique(labels, return_counts=True)
     if labels_per_client > len(classes):
         raise DataError(
@@ -146,6 +150,76 @@ def partition_by_label_shards(
         for label, num_parts in zip(classes, parts_per_class, strict=True)
     ]
     return _sorted(np.concatenate([next(parts[c]) for c in classes_of]) for classes_of in chosen)
+
+
+def partition_by_similarity(
+    labels: Labels, num_clients: int, rng: np.random.Generator, similarity: float = 0.1
+) -> Partitions:
+    """Deal a share of the records out at random, and cut the rest, sorted by label [3]_.
+
+    round(similarity * n) random records are dealt out as in `partition_iid`. The others are sorted
+    by label, random within a label, and cut into one run of neighbours a client. Sizes differ by
+    at most one.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        int64, shape (n,).
+    num_clients : int
+        At least 1.
+    rng : numpy.random.Generator
+        Source of the partition.
+    similarity : float
+        Share s of the records that is the same for everybody, in [0, 1]. 1: IID; 0: one or two
+        labels a client where labels are as large as clients.
+
+    Raises
+    ------
+    DataError
+        If there are more clients than records.
+    """
+    require_enough_records(len(labels), num_clients, 1)
+    shuffled = rng.permutation(len(labels))
+    alike, rest = np.split(shuffled, [round(similarity * len(labels))])
+    rest = rest[np.argsort(labels[rest], kind="stable")]
+    # The first clients get one of the records dealt out more, the last ones one of the sorted:
+    # so that nobody is left empty, and sizes are as even as they can be.
+    sizes = [(len(rest) + client) // num_clients for client in range(num_clients)]
+    runs = np.split(rest, np.cumsum(sizes)[:-1])
+    dealt = np.array_split(alike, num_clients)
+    return _sorted(np.concatenate(parts) for parts in zip(dealt, runs, strict=True))
+
+
+def partition_by_group(
+    groups: Groups, num_clients: int, rng: np.random.Generator, names: Sequence[str] = ()
+) -> Partitions:
+    """Make each group of records one client, in the order of the sorted groups.
+
+    Parameters
+    ----------
+    groups : numpy.ndarray
+        Integers or text, shape (n,): whose each record is (a person, a hospital).
+    num_clients : int
+        At least 1. With fewer than there are groups, that many are chosen, and the records of the
+        others are left out.
+    rng : numpy.random.Generator
+        Chooses.
+    names : sequence of str
+        What the groups are called, for the message of the error.
+
+    Raises
+    ------
+    DataError
+        If there are fewer groups.
+    """
+    ids, of_record = np.unique(groups, return_inverse=True)
+    if num_clients > len(ids):
+        named = f" ({', '.join(names)})" if names else ""
+        raise DataError(f"num_clients: {num_clients}; the data have {len(ids)} groups{named}")
+    order = np.argsort(of_record, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(of_record))[:-1])
+    chosen = np.sort(rng.permutation(len(ids))[:num_clients])
+    return _sorted([members[group] for group in chosen])
 
 
 def _share_parts(num_parts: int, num_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -197,7 +271,8 @@ def _top_up(lists: list[list[int]], min_records: int) -> None:
             heapq.heapreplace(largest, (-len(lists[giver]), giver))
 
 
-def _require_enough_records(num_records: int, num_clients: int, min_records: int) -> None:
+def require_enough_records(num_records: int, num_clients: int, min_records: int) -> None:
+    """Raise DataError unless each client can have `min_records` records."""
     if num_clients < 1:
         raise DataError(f"num_clients: {num_clients}; at least 1 is needed")
     if num_clients * min_records > num_records:

@@ -1,4 +1,4 @@
-"""Labelled records, and one data set divided among clients."""
+"""Labelled records, a data set as it is stored, and one divided among clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +68,54 @@ class Records:
 
 
 @dataclass(frozen=True, eq=False)
+class RawDataset:
+    """A data set as its source gives it: not yet scaled, not yet divided among clients.
+
+    Attributes
+    ----------
+    train, test : Records
+        The training records of all clients, and the public test set. At least one of each.
+    num_classes : int
+        Labels lie in [0, num_classes); at least 2.
+    train_groups : numpy.ndarray or None
+        int64, shape (len(train),), each at least 0: the natural client (writer, hospital, person)
+        of each training record. None: there are no natural clients.
+    group_names : tuple of str
+        Name of group i at place i; empty if the groups have no names.
+
+    Raises
+    ------
+    DataError
+        If a value or a shape lies outside what is stated above.
+    """
+
+    train: Records
+    test: Records
+    num_classes: int
+    train_groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("train", "test"):
+            records = getattr(self, key)
+            if not isinstance(records, Records):
+                raise DataError(f"{key}: {type(records).__name__}; Records are needed")
+            if not len(records):
+                raise DataError(f"{key}: 0 records; at least one is needed")
+        classes = self.num_classes
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+            raise DataError(f"num_classes: {classes!r}; an int of at least 2 is needed")
+        _require_same_kind(self.train, self.test, classes)
+        if self.train_groups is not None:
+            _require_groups(self.train_groups, len(self.train), self.group_names)
+
+    @property
+    def num_groups(self) -> int:
+        """The number of natural clients; 0 if there are none."""
+        return 0 if self.train_groups is None else len(np.unique(self.train_groups))
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """Training records divided among clients, and public test records.
 
@@ -96,17 +144,7 @@ class FederatedDataset:
     partitions: tuple[NDArray[np.int64], ...]
 
     def __post_init__(self) -> None:
-        if self.train.feature_shape != self.test.feature_shape:
-            raise DataError(
-                f"test: features of shape {self.test.feature_shape}; the training records' "
-                f"{self.train.feature_shape} is needed"
-            )
-        for key, records in (("train", self.train), ("test", self.test)):
-            if len(records) and int(records.labels.max()) >= self.num_classes:
-                raise DataError(
-                    f"{key}: label {int(records.labels.max())}; labels lie in "
-                    f"[0, {self.num_classes})"
-                )
+        _require_same_kind(self.train, self.test, self.num_classes)
         _require_disjoint(self.partitions, len(self.train))
 
     @property
@@ -139,6 +177,34 @@ class FederatedDataset:
         if isinstance(index, bool) or not 0 <= index < self.num_partitions:
             raise DataError(f"partition: {index!r}; an int in [0, {self.num_partitions}) is needed")
         return self.train.take(self.partitions[index])
+
+
+def _require_same_kind(train: Records, test: Records, num_classes: int) -> None:
+    if train.feature_shape != test.feature_shape:
+        raise DataError(
+            f"test: features of shape {test.feature_shape}; the training records' "
+            f"{train.feature_shape} is needed"
+        )
+    for key, records in (("train", train), ("test", test)):
+        if len(records) and int(records.labels.max()) >= num_classes:
+            raise DataError(
+                f"{key}: label {int(records.labels.max())}; labels lie in [0, {num_classes})"
+            )
+
+
+def _require_groups(groups: NDArray[np.int64], num_records: int, names: tuple[str, ...]) -> None:
+    _require_array("train_groups", groups, np.int64)
+    if groups.shape != (num_records,):
+        raise DataError(
+            f"train_groups: shape {groups.shape}; ({num_records},) is needed, one for each "
+            "training record"
+        )
+    if int(groups.min()) < 0:
+        raise DataError(f"train_groups: {int(groups.min())} found; groups are 0 or more")
+    if names and int(groups.max()) >= len(names):
+        raise DataError(
+            f"group_names: {len(names)} names; group {int(groups.max())} has none of them"
+        )
 
 
 def _require_array(key: str, value: Any, dtype: type[np.generic]) -> None:

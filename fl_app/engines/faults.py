@@ -1,12 +1,14 @@
 """Faults for experiments: messages that are lost or late, on any engine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_app.engines.relay import GridRelay
+from fl_app.engines.stored_reply import Blobs, restore_reply, store_reply
 from strategies.mechanisms.rng import Randomness
 
 
@@ -76,6 +78,44 @@ class FaultyGrid(GridRelay):
         self._late: list[tuple[int, Message]] = []
         self._lost_ids: set[str] = set()
         self._late_ids: set[str] = set()
+
+    def export_state(self, client_ids: Mapping[int, int]) -> tuple[dict[str, Any], Blobs]:
+        """Return the number of exchanges so far and the replies that are held back.
+
+        Between two exchanges only; ids of messages mean nothing to another grid and stay out.
+
+        Parameters
+        ----------
+        client_ids : mapping of int to int
+            Node id to client number, which is the same on another grid.
+
+        Returns
+        -------
+        tuple of dict and Blobs
+            JSON values, and the bytes that they name.
+        """
+        late, blobs = [], Blobs()
+        for exchange, reply in self._late:
+            client = client_ids[reply.metadata.src_node_id]
+            late.append([exchange, client, store_reply(reply, blobs)])
+        return {"exchanges": self._exchanges, "late": late}, blobs
+
+    def import_state(
+        self, state: Mapping[str, Any], blobs: Blobs, client_ids: Mapping[int, int]
+    ) -> None:
+        """Take over what another grid's `export_state` returned.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it is something else.
+        """
+        nodes = {client: node for node, client in client_ids.items()}
+        self._late = [
+            (int(exchange), restore_reply(stored, blobs, nodes[client]))
+            for exchange, client, stored in state["late"]
+        ]
+        self._exchanges = int(state["exchanges"])
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages: a new exchange."""

@@ -5,15 +5,19 @@ and exits 0 even when the run failed. Here the ServerApp says how the run ended,
 """
 
 import contextlib
-import dataclasses
 import json
+import logging
 import math
+import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from fl_app.client_app import STATE_KEY
 from fl_app.engines.bundle import write_bundle
 from fl_app.engines.outcome import read_outcome
 from fl_app.engines.superlink import SuperLink, own_superlink
@@ -25,16 +29,22 @@ POLL_SECONDS = 0.1
 LOG_SECONDS = 5.0
 LAST_LINES = 15
 
+_log = logging.getLogger(__name__)
 
-def run_simulation(settings: RunSettings, folder: Path) -> None:
+
+def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) -> None:
     """Run the settings on Flower's simulation runtime, and wait until the run has ended.
+
+    The first Ctrl-C ends the run after the round, the second one at once.
 
     Parameters
     ----------
     settings : RunSettings
-        With `num_clients` set.
+        With `num_clients` set; paths in it are absolute.
     folder : Path
         The run's folder, absolute.
+    resume : bool
+        Whether the run that was begun in the folder goes on.
 
     Raises
     ------
@@ -42,20 +52,23 @@ def run_simulation(settings: RunSettings, folder: Path) -> None:
         If the folder cannot be written, the SuperLink does not start, or the run fails: the
         message is the run's own reason, and what Flower logged is added to run.log.
     """
-    store = RunStore(folder)
+    store = RunStore(folder, resume)
     # Writing is the ServerApp's part from here on.
     store.close()
     with own_superlink() as superlink:
         home = superlink.home
         write_bundle(home / "bundle")
-        outcome, log = home / "outcome.json", home / "flower.log"
+        outcome, stop, log = home / "outcome.json", home / "stop", home / "flower.log"
         run_config = home / "run.toml"
         run_config.write_text(
             _to_toml(
                 {
-                    "settings": _with_absolute_paths(settings).to_json(),
+                    "settings": settings.to_json(),
                     "output-dir": str(store.folder),
+                    "resume": resume,
+                    STATE_KEY: str(store.checkpoints),
                     "outcome-file": str(outcome),
+                    "stop-file": str(stop),
                 }
             ),
             encoding="utf-8",
@@ -63,7 +76,8 @@ def run_simulation(settings: RunSettings, folder: Path) -> None:
         resources = describe_resources(settings, torch.cuda.device_count())
         run = superlink.start_run(home / "bundle", run_config, resources, log)
         try:
-            _wait_for_outcome(superlink, run, outcome, log)
+            with _stop_on_interrupt(stop):
+                _wait_for_outcome(superlink, run, outcome, log)
         except RunError:
             _keep_log(run, log, store.folder / LOG_FILE)
             raise
@@ -85,6 +99,26 @@ def describe_resources(settings: RunSettings, num_gpus: int) -> str:
         f"client-resources-num-gpus={share} init-args-num-cpus={workers} "
         f"init-args-num-gpus={num_gpus}"
     )
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(stop: Path) -> Iterator[None]:
+    """Ask the run to stop after the round at the first Ctrl-C; raise at the second."""
+
+    def handle(number: int, frame: object) -> None:
+        if stop.exists():
+            raise KeyboardInterrupt
+        stop.touch()
+        _log.warning("stopping after this round (Ctrl-C again stops at once)")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def _wait_for_outcome(
@@ -113,15 +147,6 @@ def _keep_log(run: subprocess.Popen[bytes], log: Path, target: Path) -> None:
         file.write(f"\nFlower's log:\n{log.read_text(errors='replace')}")
 
 
-def _with_absolute_paths(settings: RunSettings) -> RunSettings:
-    """Return the settings with paths that hold in any working folder."""
-    root = settings.data.root
-    if root is None:
-        return settings
-    data = dataclasses.replace(settings.data, root=str(Path(root).expanduser().absolute()))
-    return dataclasses.replace(settings, data=data)
-
-
-def _to_toml(values: dict[str, str]) -> str:
-    """Return a TOML document of strings; JSON's, with characters as they are, are TOML's."""
+def _to_toml(values: dict[str, str | bool]) -> str:
+    """Return a TOML document; JSON's strings, with characters as they are, are TOML's."""
     return "".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -32,7 +32,17 @@ from fl_app.report.guarantees import (
     judge_guarantee,
 )
 
-__all__ = ["format_delta", "format_epsilon", "print_tables", "summary_table", "sweep_table"]
+if TYPE_CHECKING:
+    from fl_app.device_state import ClientEntry
+
+__all__ = [
+    "format_delta",
+    "format_epsilon",
+    "ledger_table",
+    "print_tables",
+    "summary_table",
+    "sweep_table",
+]
 
 _WIDTH_IN_FILES = 160  # a table in a log is not wrapped at the usual 80 columns
 _STYLES = {
@@ -180,6 +190,17 @@ def sweep_table(
     if any(is_seeded(summary, None) for _, summary in jobs):
         table.caption = Text(f"At least one {SEEDED_NOTICE}")
         table.caption_justify = "left"
+    return table
+
+
+def ledger_table(entries: Sequence[ClientEntry]) -> RenderableType:
+    """Return what each client has answered, and how often it was charged."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("Run", "Client", "Method", "Last round", "Participations"):
+        table.add_column(heading, justify="left" if heading in ("Run", "Method") else "right")
+    for run, client, entry in entries:
+        counts = (str(entry.last_round), str(entry.participations))
+        table.add_row(Text(run), str(client), Text(entry.method), *counts)
     return table
 
 

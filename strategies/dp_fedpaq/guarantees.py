@@ -5,11 +5,14 @@ from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from strategies.dp_fedpaq.algorithm import client_mechanism
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.published_noise import list_flaws
 from strategies.dp_fedpaq.spending import (
     Participation,
     Spent,
+    fewest_records,
+    server_mechanism,
     spend_on_model_user,
     spend_on_server,
 )
@@ -72,6 +75,16 @@ def spent_epsilon(parameters: DpFedPaqParameters, run: Participation) -> float |
     spend = spend_on_model_user if parameters.noise_at == "server" else spend_on_server
     spent = spend(parameters, run)
     return None if spent is None else spent.epsilon
+
+
+def describe_noise(parameters: DpFedPaqParameters, run: Participation) -> dict[str, Any]:
+    """Return which bound the noise of round 1 follows, and its largest standard deviation."""
+    mechanism = client_mechanism(parameters, 1, fewest_records(parameters, run))
+    if parameters.noise_at == "server" and parameters.adds_noise:
+        mechanism = server_mechanism(parameters, run, 1)
+    if mechanism is None:
+        return {"sensitivity": None, "noise_std": None}
+    return {"sensitivity": mechanism.sensitivity.kind, "noise_std": mechanism.noise_std}
 
 
 def list_guarantees(parameters: DpFedPaqParameters, run: Participation) -> list[Guarantee]:

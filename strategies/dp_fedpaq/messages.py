@@ -6,7 +6,7 @@ values marked simulation-only, which a client sends in seeded experiments alone.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,21 @@ def request_config(
 ) -> ConfigRecord:
     """Build the config record of a round's requests; `extra` is the application's own."""
     return ConfigRecord({**extra, ROUND_KEY: server_round, PARAMETERS_KEY: parameters.to_json()})
+
+
+def round_requests(
+    nodes: Iterable[int], server_round: int, arrays: ArrayRecord, config: ConfigRecord
+) -> list[Message]:
+    """Build a round's requests, one for each node, in their order."""
+    return [
+        Message(
+            RecordDict({ARRAYS: arrays, CONFIG: config}),
+            dst_node_id=node,
+            message_type=MessageType.TRAIN,
+            group_id=str(server_round),
+        )
+        for node in nodes
+    ]
 
 
 def parse_request(message: Message) -> Request:

@@ -230,6 +230,17 @@ class DpFedPaqParameters:
         """Bound the sensitivity of what a round's noise is added to; see `update_sensitivity`."""
         return update_sensitivity(self, server_round)
 
+    def describe(self) -> str:
+        """Say in one line what is done to an update, for the log."""
+        noise = f"target epsilon {self.target_epsilon}"
+        if self.target_epsilon is None:
+            noise = f"noise multiplier {self.noise_multiplier}"
+        return (
+            f"unit {self.unit}, {self.neighboring_relation}, {self.mechanism} at the "
+            f"{self.noise_at}, clipping norm {self.clipping_norm}, {noise}, quantiser "
+            f"{self.quantizer}, <= {self.num_participations} participations"
+        )
+
     def to_json(self) -> str:
         """Serialise for the wire; equal parameters give equal text."""
         return _to_json(self)

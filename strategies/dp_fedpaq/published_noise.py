@@ -76,9 +76,10 @@ def list_flaws(parameters: "DpFedPaqParameters", num_records: int) -> list[str]:
     """
     mechanism = published_mechanism(parameters, num_records)
     proven = proven_sensitivity(parameters, num_records)
+    claimed = mechanism.sensitivity.value
     flaws = [
-        f"the published sensitivity C / n = {mechanism.sensitivity.value:.3g} bounds nothing: one "
-        f"record can move the update by up to {proven:.3g}, as far as is proven",
+        f"the published sensitivity C / n = {claimed:.3g} is not proven; proven is that one record "
+        f"moves the update by at most {proven:.3g}",
         f"the target is that of one round: {parameters.num_participations} rounds add up",
     ]
     if parameters.record_sampling == "fixed":

@@ -1,12 +1,13 @@
 """The server side of DP-FedPaq, a Flower strategy."""
 
 import logging
-from collections import Counter
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from strategies.dp_fedpaq.algorithm import (
@@ -16,30 +17,28 @@ from strategies.dp_fedpaq.algorithm import (
     upload_bits,
 )
 from strategies.dp_fedpaq.cohort import CohortPlan
-from strategies.dp_fedpaq.guarantees import Guarantee, list_guarantees, spent_epsilon
-from strategies.dp_fedpaq.messages import (
-    ARRAYS,
-    CONFIG,
-    model_arrays,
-    model_record,
-    request_config,
+from strategies.dp_fedpaq.guarantees import (
+    Guarantee,
+    describe_noise,
+    list_guarantees,
+    spent_epsilon,
 )
+from strategies.dp_fedpaq.messages import model_arrays, model_record, request_config, round_requests
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
-from strategies.dp_fedpaq.spending import Participation, cohort_hides, plan_server_noise
+from strategies.dp_fedpaq.spending import (
+    Participation,
+    cohort_hides,
+    plan_server_noise,
+    server_mechanism,
+)
+from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
-from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import (
-    EndOfRun,
-    OnRound,
-    RoundResult,
-    RoundStrategy,
-    timed_exchange,
-)
+from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class DpFedPaq(RoundStrategy):
         self._budget = UplinkBudget(uplink_budget_bits)
         self.client_ids = client_ids
         self.num_records = num_records
-        self.participations: Counter[int] = Counter()
+        self.tally = Tally()
         self._parameters = DpFedPaqParameters(
             num_participations=max_participations or 1,
             mode=mode,
@@ -147,10 +146,7 @@ class DpFedPaq(RoundStrategy):
             randomness=randomness,
             seed=seed,
         )
-        self._run = Participation(
-            kind=participation, colluding_fraction=colluding_fraction, complete=True
-        )
-        self._uplink_bytes = 0
+        self._plan = Participation(kind=participation, colluding_fraction=colluding_fraction)
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -162,18 +158,7 @@ class DpFedPaq(RoundStrategy):
 
     def summary(self) -> None:
         """Log what the run does to an update, in one line."""
-        chosen = self._parameters
-        _log.info(
-            "DP-FedPaq: unit %s, %s, clipping norm %s, %s, quantiser %s, <= %d participations",
-            chosen.unit,
-            chosen.neighboring_relation,
-            chosen.clipping_norm,
-            f"target epsilon {chosen.target_epsilon}"
-            if chosen.target_epsilon is not None
-            else f"noise multiplier {chosen.noise_multiplier}",
-            chosen.quantizer,
-            chosen.num_participations,
-        )
+        _log.info("DP-FedPaq: %s", self._parameters.describe())
 
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
         """Plan how often a client takes part, which the noise is calibrated for.
@@ -186,25 +171,30 @@ class DpFedPaq(RoundStrategy):
         num_clients = len(self._clients(grid))
         num_sampled = self.cohorts.num_sampled(num_clients)
         size = ArrayLayout.of(model_arrays(arrays)).num_parameters
-        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(size))
-        run = replace(
-            self._run,
+        self.check_budget(num_rounds, num_clients, size)
+        plan = replace(
+            self._plan,
+            num_rounds=num_rounds,
             num_clients=num_clients,
             num_sampled=num_sampled,
-            fewest_uploads=min(self._run.fewest_uploads or num_sampled, num_sampled),
+            num_records=self.num_records,
         )
         planned = self.cohorts.participations(num_rounds, num_clients)
         free = not self._parameters.adds_noise and self.cohorts.max_participations is None
-        if free or (self._parameters.noise_at == "server" and cohort_hides(self._parameters, run)):
+        if free or (self._parameters.noise_at == "server" and cohort_hides(self._parameters, plan)):
             # Nothing is counted, or every round is anyway: nobody need sit out.
             planned = max(planned, num_rounds)
         self._parameters = replace(self._parameters, num_participations=planned)
         if self._parameters.noise_at == "server" and self._parameters.adds_noise:
-            plan = replace(
-                run, num_rounds=num_rounds, uploads={0: planned}, num_records=self.num_records
-            )
-            run = replace(run, server_noise_multiplier=plan_server_noise(self._parameters, plan))
-        self._run = run
+            worst = replace(plan, uploads={0: planned})
+            z = plan_server_noise(self._parameters, worst)
+            plan = replace(plan, server_noise_multiplier=z)
+        self._plan = plan
+
+    def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
+        """Raise ParameterError if a run would exceed its uplink budget."""
+        num_sampled = self.cohorts.num_sampled(num_clients)
+        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(num_parameters))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -220,22 +210,14 @@ class DpFedPaq(RoundStrategy):
         clients = self._clients(grid)
         positions = self.cohorts.draw(len(clients), self._stream("cohort", server_round))
         size = self.upload_bits(layout.num_parameters)
-        if not self._budget.allows(8 * self._uplink_bytes, len(positions), size):
+        if not self._budget.allows(8 * self.tally.uplink_bytes, len(positions), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         self._start = (arrays, layout.flatten(model), layout)
-        self._run = replace(self._run, num_rounds=self._run.num_rounds + 1)
+        self.tally = self.tally.begin_round()
         ordered = sorted(clients)
         self._cohort = {clients[ordered[p]]: ordered[p] for p in positions}
         request = request_config(server_round, self._parameters, config)
-        return [
-            Message(
-                RecordDict({ARRAYS: arrays, CONFIG: request}),
-                dst_node_id=node,
-                message_type=MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for node in self._cohort
-        ]
+        return round_requests(self._cohort, server_round, arrays, request)
 
     def _stream(self, purpose: str, server_round: int) -> Stream:
         randomness = Randomness(self._parameters.randomness, self._parameters.seed)
@@ -253,19 +235,20 @@ class DpFedPaq(RoundStrategy):
             raise RuntimeError("aggregate_train needs a round begun by configure_train")
         arrays, start, layout = self._start
         collected = collect_replies(server_round, self._cohort, replies)
-        # Whoever was asked and did not say that it sits out may have uploaded: it is charged.
-        self.participations.update(set(self._cohort.values()) - collected.ineligible)
         uploads = collected.decode(layout.num_parameters, self._parameters)
         averaged = self._aggregate(server_round, start, uploads)
         if collected.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(collected.dropped))
         self._collected = collected
-        complete = self._run.complete and collected.num_valid == len(self._cohort)
-        self._run = replace(self._run, complete=complete)
+        self.tally = self.tally.add_replies(
+            self._cohort.values(),
+            collected.ineligible,
+            collected.num_valid,
+            collected.uplink_bytes,
+        )
         if not self._is_published(collected.num_valid):
             return None, None
-        fewest = min(self._run.fewest_uploads, collected.num_valid)
-        self._run = replace(self._run, fewest_uploads=fewest)
+        self.tally = self.tally.publish(collected.num_valid)
         floats = layout.unflatten(averaged)
         if not all(np.isfinite(array).all() for array in floats.values()):
             _log.warning("round %d: dropped, its average is not finite", server_round)
@@ -287,15 +270,13 @@ class DpFedPaq(RoundStrategy):
         parameters = self._parameters
         if parameters.noise_at == "client" or not parameters.adds_noise:
             return aggregate_updates(start, uploads)
-        z, clip = self._run.server_noise_multiplier, parameters.clipping_norm
-        if z is None or clip is None:
-            raise RuntimeError("noise_at=server needs a run begun by prepare_run")
+        assert parameters.clipping_norm is not None
         return aggregate_with_noise(
             start,
             uploads,
-            GaussianMechanism(parameters.sensitivity_in_round(server_round), z),
-            clipping_norm=clip,
-            num_expected=self._run.num_sampled,
+            server_mechanism(parameters, self._plan, server_round),
+            clipping_norm=parameters.clipping_norm,
+            num_expected=self._plan.num_sampled,
             stream=self._stream("server-noise", server_round),
         )
 
@@ -308,16 +289,16 @@ class DpFedPaq(RoundStrategy):
         timeout: float,
     ) -> RoundResult:
         """Run one round: ask, collect, aggregate."""
+        begin = time.perf_counter()
         requests = self.configure_train(server_round, arrays, config, grid)
-        replies, seconds = timed_exchange(grid, requests, timeout) if requests else ([], 0.0)
+        replies = grid.send_and_receive(requests, timeout=timeout) if requests else []
         aggregated, _ = self.aggregate_train(server_round, replies)
-        self._uplink_bytes += self._collected.uplink_bytes
         return describe_round(
             server_round,
             arrays if aggregated is None else aggregated,
             requests,
             self._collected,
-            seconds=seconds,
+            seconds=time.perf_counter() - begin,
             # In a secret run no client may report a loss, so none is believed.
             with_loss=self._parameters.randomness == "seeded",
         )
@@ -325,11 +306,30 @@ class DpFedPaq(RoundStrategy):
     @property
     def run(self) -> Participation:
         """Who took part so far, as the report counts it."""
-        return replace(self._run, uploads=self.participations, num_records=self.num_records)
+        return replace(
+            self._plan,
+            num_rounds=self.tally.num_rounds,
+            uploads=self.tally.uploads,
+            fewest_uploads=self.tally.fewest_uploads or 0,
+            complete=self.tally.complete,
+            num_records=self.num_records,
+        )
+
+    def export_state(self) -> dict[str, Any]:
+        """Return what the rounds so far add up to."""
+        return self.tally.export()
+
+    def import_state(self, state: dict[str, Any]) -> None:
+        """Take over what `export_state` returned, or the same after a detour through JSON."""
+        self.tally = Tally.restore(state)
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without noise."""
         return spent_epsilon(self._parameters, self.run)
+
+    def describe_noise(self) -> dict[str, Any]:
+        """Return which bound the noise follows, and its largest standard deviation."""
+        return describe_noise(self._parameters, self.run)
 
     def guarantees(self) -> list[Guarantee]:
         """Return what the run guarantees so far, for privacy.json."""

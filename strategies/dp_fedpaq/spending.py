@@ -12,7 +12,8 @@ from functools import lru_cache
 from strategies.dp_fedpaq.algorithm import calibrate, client_noise_multiplier
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.published_noise import proven_sensitivity, published_mechanism
-from strategies.mechanisms.accounting import GaussianReleases, compute_epsilon, default_accountant
+from strategies.mechanisms.accounting import EpsilonBound, GaussianReleases, bound_epsilon
+from strategies.mechanisms.gaussian import GaussianMechanism
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,16 @@ def plan_server_noise(parameters: DpFedPaqParameters, plan: Participation) -> fl
     return calibrate(parameters, _curator_releases(parameters, plan, 1.0))
 
 
+def server_mechanism(
+    parameters: DpFedPaqParameters, plan: Participation, server_round: int
+) -> GaussianMechanism:
+    """Return the mechanism with which the server noises a round's sum (`noise_at: server`)."""
+    if plan.server_noise_multiplier is None:
+        raise RuntimeError("noise_at=server needs a run whose noise has been planned")
+    sensitivity = parameters.sensitivity_in_round(server_round)
+    return GaussianMechanism(sensitivity, plan.server_noise_multiplier)
+
+
 def _spend_on_curator(parameters: DpFedPaqParameters, run: Participation) -> Spent:
     assert run.server_noise_multiplier is not None
     releases = _curator_releases(parameters, run, run.server_noise_multiplier)
@@ -191,7 +202,7 @@ def _curator_releases(
     if cohort_hides(parameters, run):
         return _cohort_releases(parameters, run, noise_multiplier)
     most = min(max(run.uploads.values(), default=0), parameters.num_participations)
-    return parameters.releases(noise_multiplier, min(_sizes(parameters, run)), most)
+    return parameters.releases(noise_multiplier, fewest_records(parameters, run), most)
 
 
 def _cohort_releases(
@@ -199,7 +210,7 @@ def _cohort_releases(
 ) -> GaussianReleases:
     """Count all rounds, each with the probability that the client and the record are drawn."""
     poisson = parameters.neighboring_relation == "zero_out"
-    drawn = parameters.inclusion_probability(min(_sizes(parameters, run)))
+    drawn = parameters.inclusion_probability(fewest_records(parameters, run))
     return GaussianReleases(
         noise_multiplier=noise_multiplier,
         num_releases=run.num_rounds,
@@ -218,12 +229,9 @@ def _spend(
 ) -> Spent:
     if _draw_counts(parameters):
         hidden = ("records", *hidden)
-    accountant = parameters.accountant
-    if accountant == "auto":
-        accountant = default_accountant(releases.unit, releases.sampling)
     collude = run.colluding_fraction if {"sum", "cohort"} & set(hidden) else 1.0
-    epsilon = compute_epsilon(releases, parameters.target_delta, accountant)
-    return Spent(epsilon, accountant, collude, hidden)
+    bound = bound_epsilon(releases, parameters.target_delta, parameters.accountant)
+    return Spent(bound.epsilon, bound.accountant, collude, hidden)
 
 
 def _spend_on_uploads(parameters: DpFedPaqParameters, run: Participation, *, summed: int) -> Spent:
@@ -232,12 +240,12 @@ def _spend_on_uploads(parameters: DpFedPaqParameters, run: Participation, *, sum
     hidden += ("sum",) if summed > 1 else ()
     collude = run.colluding_fraction if summed > 1 else 1.0
     counts = {client: count for client, count in run.uploads.items() if count > 0}
-    if not counts:
-        epsilon = 0.0
-    elif run.num_records is None and parameters.target_epsilon is not None:
+    known = EpsilonBound(0.0, parameters.resolved_accountant)
+    if counts and run.num_records is None and parameters.target_epsilon is not None:
         # Each client meets the target with its own noise; the published noise meets nothing.
-        epsilon = parameters.target_epsilon if parameters.mode == "sound" else math.inf
-    else:
+        target = parameters.target_epsilon if parameters.mode == "sound" else math.inf
+        known = EpsilonBound(target, parameters.resolved_accountant)
+    elif counts:
         most: dict[int, int] = {}
         for client, count in counts.items():
             records = parameters.min_records
@@ -247,22 +255,21 @@ def _spend_on_uploads(parameters: DpFedPaqParameters, run: Participation, *, sum
             uploads = min(count, parameters.num_participations)
             most[records] = max(most.get(records, 0), uploads)
         least = min(_noise_multipliers(parameters, run)) if summed > 1 else 0.0
-        epsilon = max(
-            _client_epsilon(parameters, records, uploads, least, summed)
+        bounds = [
+            _client_bound(parameters, records, uploads, least, summed)
             for records, uploads in most.items()
-        )
-    return Spent(epsilon, parameters.resolved_accountant, collude, hidden)
+        ]
+        known = max(bounds, key=lambda bound: bound.epsilon)
+    return Spent(known.epsilon, known.accountant, collude, hidden)
 
 
 @lru_cache(maxsize=4096)
-def _client_epsilon(
+def _client_bound(
     parameters: DpFedPaqParameters, num_records: int, count: int, least: float, summed: int
-) -> float:
+) -> EpsilonBound:
     noise_multiplier = _add_noises(_noise_multiplier(parameters, num_records), least, summed)
-    if noise_multiplier == 0.0:
-        return math.inf
     releases = parameters.releases(noise_multiplier, num_records, count)
-    return compute_epsilon(releases, parameters.target_delta, parameters.resolved_accountant)
+    return bound_epsilon(releases, parameters.target_delta, parameters.accountant)
 
 
 def _add_noises(own: float, least: float, summed: int) -> float:
@@ -291,6 +298,11 @@ def _sizes(parameters: DpFedPaqParameters, run: Participation) -> set[int]:
     if parameters.is_size_public:
         sizes = {size for size in sizes if size >= least}
     return {max(size, least) for size in sizes} or {least}
+
+
+def fewest_records(parameters: DpFedPaqParameters, run: Participation) -> int:
+    """Return the smallest n_k of a client that uploads; where it is unknown, the least possible."""
+    return min(_sizes(parameters, run))
 
 
 def _draw_counts(parameters: DpFedPaqParameters) -> bool:

@@ -1,7 +1,8 @@
 """How much privacy a run of Gaussian releases spends, and how much noise a budget needs.
 
 What happened (`GaussianReleases`) is kept apart from how it is counted (an accountant's name). An
-accountant that does not match the sampler is refused, never silently replaced.
+accountant that does not match the sampler is refused. One that gives more than what holds without
+counting the sampling yields to `closed_form`, and the answer says so (`EpsilonBound`).
 """
 
 import math
@@ -17,15 +18,24 @@ from strategies.mechanisms.closed_form import (
     require_count,
     require_real,
 )
+from strategies.mechanisms.poisson import poisson_epsilon
 from strategies.mechanisms.privacy_loss import fixed_size_epsilon
+from strategies.mechanisms.renyi import (
+    fixed_size_renyi_epsilon,
+    poisson_renyi_epsilon,
+    unsampled_renyi_epsilon,
+)
 
-ACCOUNTANTS = ("closed_form", "pld")
+ACCOUNTANTS = ("closed_form", "pld", "rdp")
 
 # For every (unit, sampling): the relations under which the releases are defined.
 _RELATIONS: dict[tuple[str, str], tuple[str, ...]] = {
     ("record", "none"): ("replace_one", "add_or_remove_one"),
     ("record", "fixed"): ("replace_one",),
+    ("record", "poisson"): ("add_or_remove_one",),
     ("client", "none"): ("replace_one", "zero_out"),
+    ("client", "fixed"): ("replace_one",),
+    ("client", "poisson"): ("zero_out",),
 }
 # Smallest calibrated noise relative to what is needed without sampling.
 _LEAST_SHARE = 1e-9
@@ -50,13 +60,17 @@ class GaussianReleases:
     unit : {"record", "client"}
         What is protected.
     neighboring_relation : {"replace_one", "add_or_remove_one", "zero_out"}
-        A record is replaced, or (without sampling) added or removed; a client is replaced or
-        zeroed out.
-    sampling : {"none", "fixed"}
-        Whether every release is computed from a new secret sample of a public fixed size, drawn
-        uniformly without replacement. Only records replaced may be sampled so.
+        A record is replaced, or is there or not; a client is replaced, or its contribution is
+        there or is nothing (in a Poisson cohort: it is absent, and the noise does not depend on
+        who is there).
+    sampling : {"none", "fixed", "poisson"}
+        Whether every release is computed from a new secret sample of records or clients.
+        ``fixed``: of a public size, drawn uniformly without replacement; replace_one only.
+        ``poisson``: each is drawn independently; add_or_remove_one of a record or zero_out of a
+        client only.
     sample_rate : float
-        ``p``, the exact probability that a given record is in a sample; 1 without sampling.
+        ``p``, the exact probability that a given record or client is in a sample; 1 without
+        sampling.
 
     Raises
     ------
@@ -91,6 +105,22 @@ class GaussianReleases:
         )
 
 
+@dataclass(frozen=True)
+class EpsilonBound:
+    """An epsilon, and the accountant that it comes from.
+
+    Attributes
+    ----------
+    epsilon : float
+        At least 0; infinite for releases without noise.
+    accountant : {"closed_form", "pld", "rdp"}
+        The one asked for, or ``closed_form`` where it gives no more than that one.
+    """
+
+    epsilon: float
+    accountant: str
+
+
 def default_accountant(unit: str, sampling: str) -> str:
     """Return the tightest accountant for a unit and a sampler, the one ``"auto"`` stands for.
 
@@ -108,9 +138,11 @@ def check_accountant(accountant: str, releases: GaussianReleases) -> None:
 
     Parameters
     ----------
-    accountant : {"closed_form", "pld", "auto"}
+    accountant : {"closed_form", "pld", "rdp", "auto"}
         ``closed_form`` covers every sampler: it counts no amplification, which is valid because
-        two neighbouring data sets can share the draw. ``pld`` covers ``sampling="fixed"`` only.
+        two neighbouring data sets can share the draw; without sampling it is exact. ``pld``
+        composes the privacy loss of a sampled release and covers sampling only. ``rdp``, by Renyi
+        divergences, covers every sampler and is looser.
     releases : GaussianReleases
 
     Raises
@@ -121,20 +153,27 @@ def check_accountant(accountant: str, releases: GaussianReleases) -> None:
     _resolve(accountant, releases)
 
 
-def compute_epsilon(releases: GaussianReleases, delta: float, accountant: str = "auto") -> float:
-    """Compute the epsilon that the releases spend together.
+def bound_epsilon(
+    releases: GaussianReleases, delta: float, accountant: str = "auto"
+) -> EpsilonBound:
+    """Compute the epsilon that the releases spend together, and say who counted it.
+
+    With sampling no accountant's epsilon exceeds that of ``closed_form``. Where it would (a Renyi
+    bound at high sample rates and at small epsilons, every accountant beyond the range of its
+    numbers), the answer is that of ``closed_form`` and carries its name: what it says holds whether
+    or not the draw stays secret.
 
     Parameters
     ----------
     releases : GaussianReleases
     delta : float
         In (0, 1).
-    accountant : {"auto", "closed_form", "pld"}
+    accountant : {"auto", "closed_form", "pld", "rdp"}
         See `check_accountant` and `default_accountant`.
 
     Returns
     -------
-    float
+    EpsilonBound
         ``epsilon >= 0``, an upper bound: all releases together are (epsilon, delta)-private for the
         declared relation. 0 for no releases, infinite for releases without noise.
 
@@ -144,7 +183,18 @@ def compute_epsilon(releases: GaussianReleases, delta: float, accountant: str = 
         If the accountant does not cover the releases or delta is out of range.
     """
     delta = require_real("delta", delta, 0.0, 1.0, closed="neither", error=AccountingError)
-    return _EPSILONS[releases.sampling][_resolve(accountant, releases)](releases, delta)
+    name = _resolve(accountant, releases)
+    epsilon = _EPSILONS[releases.sampling][name](releases, delta)
+    if releases.sampling != "none" and name != "closed_form":
+        unamplified = _closed_form(releases, delta)
+        if unamplified <= epsilon:
+            return EpsilonBound(unamplified, "closed_form")
+    return EpsilonBound(epsilon, name)
+
+
+def compute_epsilon(releases: GaussianReleases, delta: float, accountant: str = "auto") -> float:
+    """Compute the epsilon that the releases spend together: that of `bound_epsilon`."""
+    return bound_epsilon(releases, delta, accountant).epsilon
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -171,8 +221,8 @@ def calibrate_noise_multiplier(
         ``T``, at least 1.
     unit, neighboring_relation, sampling, sample_rate
         As in `GaussianReleases`.
-    accountant : {"auto", "closed_form", "pld"}
-        As in `compute_epsilon`.
+    accountant : {"auto", "closed_form", "pld", "rdp"}
+        As in `bound_epsilon`.
 
     Returns
     -------
@@ -202,11 +252,14 @@ def calibrate_noise_multiplier(
 
     spend(1.0)  # refuses bad arguments
     enough = math.sqrt(num_releases) * analytic_gaussian_std(target, target_delta, 1.0)
+    growth = 1e-12
     while spend(enough) > target:
-        enough *= 1.0 + 1e-12
+        enough *= 1.0 + growth
+        growth *= 2.0
     if spend(enough) >= _FLOOR * target:
         return enough
-    drawn = -math.expm1(num_releases * math.log1p(-sample_rate))
+    never = num_releases * math.log1p(-sample_rate) if sample_rate < 1.0 else -math.inf
+    drawn = -math.expm1(never)
     if drawn <= target_delta:
         raise AccountingError(
             f"target_delta={target_delta!r} is not allowed: a record is drawn at all with "
@@ -233,16 +286,31 @@ def _closed_form(releases: GaussianReleases, delta: float) -> float:
     return gaussian_epsilon(releases.noise_multiplier, releases.num_releases, delta)
 
 
-def _fixed_size_pld(releases: GaussianReleases, delta: float) -> float:
-    return fixed_size_epsilon(
+def _unsampled_renyi(releases: GaussianReleases, delta: float) -> float:
+    return unsampled_renyi_epsilon(releases.noise_multiplier, releases.num_releases, delta)
+
+
+def _sampled(
+    epsilon: Callable[[float, float, int, float], float],
+) -> Callable[[GaussianReleases, float], float]:
+    return lambda releases, delta: epsilon(
         releases.noise_multiplier, releases.sample_rate, releases.num_releases, delta
     )
 
 
 # For every sampler: its accountants, the tightest first.
 _EPSILONS: dict[str, dict[str, Callable[[GaussianReleases, float], float]]] = {
-    "none": {"closed_form": _closed_form},
-    "fixed": {"pld": _fixed_size_pld, "closed_form": _closed_form},
+    "none": {"closed_form": _closed_form, "rdp": _unsampled_renyi},
+    "fixed": {
+        "pld": _sampled(fixed_size_epsilon),
+        "rdp": _sampled(fixed_size_renyi_epsilon),
+        "closed_form": _closed_form,
+    },
+    "poisson": {
+        "pld": _sampled(poisson_epsilon),
+        "rdp": _sampled(poisson_renyi_epsilon),
+        "closed_form": _closed_form,
+    },
 }
 
 

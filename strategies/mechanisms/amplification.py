@@ -42,9 +42,10 @@ def loss_with_sampling(loss: Array, sample_rate: float) -> Array:
     ndarray of float64, shape of ``loss``
         At most ``loss``; 0 at 0; ``loss`` itself for ``p = 1``.
     """
-    small = np.log1p(sample_rate * np.expm1(np.minimum(loss, 1.0)))
+    # The second form cancels at small rates unless the loss is far above their logarithm.
+    small = np.log1p(sample_rate * np.expm1(np.minimum(loss, 500.0)))
     large = loss + np.log(sample_rate + (1.0 - sample_rate) * np.exp(-loss))
-    return np.where(loss < 1.0, small, large)
+    return np.where(loss < 500.0, small, large)
 
 
 def loss_without_sampling(loss: Array, sample_rate: float) -> Array:

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 DrawWords = Callable[[int], NDArray[np.uint64]]
 
 NUM_CELLS = 1024  # N
-_BLOCK = 8192  # words at once, so that the working arrays stay in a cache
+_BLOCK = 2**14  # words at once, so that the working arrays stay in a cache
 _PEAK = math.sqrt(2.0 / math.pi)
 
 

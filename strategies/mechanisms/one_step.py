@@ -89,6 +89,10 @@ def one_step_sensitivity(
     (From a second step on the two runs are at different models, and nothing here bounds how the
     gradients of all other records differ.)
 
+    Dropout: given its mask, a record's gradient is such a function. Where a record more shifts the
+    others' places, masks that are secret and drawn alike for all places give both runs the same law
+    of the common records' masks; a guarantee that holds for each of them holds for their mixture.
+
     The bound is reached by two records with opposite gradients of norm at least C.
     """
     broken = tuple(
@@ -123,6 +127,7 @@ def one_step_sensitivity(
         conditions += ("the number of records of a client is public",)
     else:
         conditions += (
+            "dropout masks, if there are any, are independent for each record and stay secret",
             "rounding does not depend on how many records are computed together (floating-point "
             "kernels keep that to about 1e-15 of a gradient)",
         )

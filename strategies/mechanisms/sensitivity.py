@@ -142,7 +142,7 @@ def whole_update_sensitivity(
         f"the sensitivity is {factor:g} times the clipping norm: {compared}",
     )
     if neighboring_relation == "zero_out":
-        conditions += ("a client that is zeroed out still uploads its noise",)
+        conditions += ("a client that is zeroed out still takes part, and the noise stays",)
     return Sensitivity(
         factor * float(clipping_norm), "whole_update", unit, neighboring_relation, conditions
     )

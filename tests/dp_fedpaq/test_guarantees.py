@@ -177,7 +177,7 @@ def test_the_published_noise_is_never_valid_and_says_why() -> None:
     for row in rows_of(chosen, records=600):
         assert not row.valid
         assert row.epsilon is None  # far above 1,000
-        for word in ("bounds nothing", "add up", "drawn with probability", "epsilon < 1 only"):
+        for word in ("is not proven", "add up", "drawn with probability", "epsilon < 1 only"):
             assert word in str(row.why_not)
     # One large step and a sample of everything: the noise then hides something, never as claimed.
     generous = parameters(

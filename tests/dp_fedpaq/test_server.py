@@ -1,5 +1,6 @@
 """The server: bad replies are counted and dropped, and the sum does not depend on their order."""
 
+import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -271,7 +272,7 @@ def test_below_min_replies_the_model_stays_and_uploads_stay_charged() -> None:
     model = start(chosen, Losing(make_app(), 4), num_rounds=3)
     for name, array in MODEL.items():
         assert np.array_equal(model[name], array)
-    assert set(chosen.participations.values()) == {3}
+    assert set(chosen.tally.uploads.values()) == {3}
     assert chosen.epsilon() > strategy().epsilon()  # type: ignore[operator]
 
 
@@ -280,7 +281,7 @@ def test_clients_that_sit_out_are_counted_and_not_charged() -> None:
     chosen = strategy(unit="record", on_round=lambda row, _: rows.append(row))
     start(chosen, RecordingGrid(make_app(num_records=3), 4), num_rounds=1)
     assert (rows[0].num_ineligible, rows[0].num_replies, rows[0].num_failures) == (4, 0, 0)
-    assert not +chosen.participations
+    assert not +chosen.tally.uploads
     assert chosen.epsilon() == 0.0
 
 
@@ -292,13 +293,46 @@ def test_a_client_drawn_too_often_sits_out() -> None:
     start(chosen, RecordingGrid(make_app(), 2), num_rounds=6)
     assert sum(row.num_replies for row in rows) == 2
     assert sum(row.num_ineligible for row in rows) == 4
-    assert max(chosen.participations.values()) == 1
+    assert max(chosen.tally.uploads.values()) == 1
 
 
 def test_the_callback_can_stop_the_run() -> None:
     grid = RecordingGrid(make_app(), 2)
     start(strategy(on_round=lambda row, _: row.server_round < 2), grid, num_rounds=9)
     assert len(grid.requests) == 4
+
+
+def test_a_run_can_be_cut_anywhere_and_go_on() -> None:
+    """A strategy of the same parameters ends where the whole run ends, in model and in counts."""
+    common = {"num_sampled_clients": 2, "max_participations": 3}
+    rows: list[int] = []
+    evaluated: list[int] = []
+
+    def evaluate(server_round: int, _: ArrayRecord) -> None:
+        evaluated.append(server_round)
+
+    whole = strategy(**common, on_round=lambda row, _: rows.append(row.server_round))
+    grid = RecordingGrid(make_app(), 4)
+    expected = whole.start(grid, record(), num_rounds=6, evaluate_fn=evaluate).arrays
+    cut = strategy(**common, on_round=lambda row, _: row.server_round < 4)
+    grid = RecordingGrid(make_app(), 4)
+    half = cut.start(grid, record(), num_rounds=6).arrays
+    rest = strategy(**common, on_round=lambda row, _: rows.append(row.server_round))
+    rest.import_state(json.loads(json.dumps(cut.export_state())))
+    ended = rest.start(grid, half, num_rounds=6, evaluate_fn=evaluate, first_round=5).arrays
+    assert (rows, evaluated) == ([1, 2, 3, 4, 5, 6, 5, 6], [0, 1, 2, 3, 4, 5, 6, 5, 6])
+    assert all(expected[name].data == ended[name].data for name in MODEL)
+    assert rest.tally.uploads == whole.tally.uploads
+    assert rest.epsilon() == whole.epsilon()
+    assert rest.guarantees() == whole.guarantees()
+    finished = rest.start(grid, ended, num_rounds=6, first_round=7).arrays
+    assert finished is ended
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.0])
+def test_rounds_are_counted_from_one(number: int) -> None:
+    with pytest.raises(ValueError, match="first_round"):
+        strategy().start(RecordingGrid(make_app(), 2), record(), first_round=number)
 
 
 @pytest.mark.parametrize(
@@ -329,3 +363,25 @@ def test_upload_reply_is_what_the_server_reads() -> None:
     copy = upload_reply(grid.requests[0], b"abc", 0.5, False)
     assert isinstance(copy.content, RecordDict)
     assert copy.content["arrays"]["update"].data == b"abc"
+
+
+def test_the_seconds_of_a_round_are_those_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choosing and asking, the clients' work, and the aggregation, each a second of a clock."""
+    clock = [0.0]
+    monkeypatch.setattr("strategies.dp_fedpaq.server.time.perf_counter", lambda: clock[0])
+
+    def a_second_longer(name: str, owner: type) -> None:
+        action = getattr(owner, name)
+
+        def slow(*arguments: object, **named: object) -> object:
+            clock[0] += 1.0
+            return action(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    for name in ("configure_train", "aggregate_train"):
+        a_second_longer(name, DpFedPaq)
+    a_second_longer("send_and_receive", InProcessGrid)
+    rows = []
+    start(strategy(on_round=lambda row, _: rows.append(row)), RecordingGrid(make_app(), 3))
+    assert [row.seconds for row in rows] == [3.0, 3.0]

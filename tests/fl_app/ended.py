@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILES = {"config.yaml", "metrics.jsonl", "summary.json", "privacy.json", "model.safetensors"}
-EXTRAS = {"plots", "report.html", "run.log"}
+EXTRAS = {"checkpoint", "plots", "report.html", "run.log"}
 
 
 class Ended(NamedTuple):

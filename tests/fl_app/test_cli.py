@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fl_app import cli
+from fl_app.conf_folder import find_conf
 from fl_app.errors import ConfigError
 from fl_app.hydra_jobs import RunWords, parse_words
 from tests.fl_app.ended import assert_refused, list_files
@@ -77,7 +78,7 @@ def test_the_line_names_key_value_and_what_is_allowed(fl_app):
         "fl-app: strategy.target_delta: '1e-05'; allowed: a finite number (this is text; write "
         "1e-05 without quotes)"
     )
-    assert assert_refused(fl_app("rum"), 2).endswith("report, list; did you mean run?")
+    assert assert_refused(fl_app("rum"), 2).endswith("report, ledger, list; did you mean run?")
     assert "did you mean strategies?" in assert_refused(fl_app("list", "strategy"), 2)
 
 
@@ -137,7 +138,10 @@ def test_hydra_shows_what_its_flags_ask_for(fl_app, tmp_path):
     ended = fl_app("run", "--help")
     assert ended.code == 0
     assert ended.output.startswith("fl-app run [-m] [key=value ...]\n")
-    assert "strategy: dp_fedpaq, fedavg, fedpaq, fedprox" in ended.output
+    assert (
+        "strategy: dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_sgd, fedavg, fedpaq, fedprox"
+        in ended.output
+    )
     assert "clipping_norm: 4.0" in ended.output
     shown = fl_app("run", "--cfg", "job", "seed=7", "strategy=fedavg")
     assert shown.code == 0
@@ -187,8 +191,8 @@ def test_list_shows_every_file_with_its_description(fl_app):
         assert words in ended.output
     only = fl_app("list", "data", "models").output
     assert [line.split()[0] for line in only.splitlines()] == [
-        *("data", "digits", "mnist"),
-        *("models", "cnn", "mlp", "softmax_regression"),
+        *("data", *sorted(path.stem for path in (find_conf() / "data").glob("*.yaml"))),
+        *("models", *sorted(path.stem for path in (find_conf() / "model").glob("*.yaml"))),
     ]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from fl_app.conf_folder import describe_choices, find_conf
 from fl_app.config import compose_config, compose_settings, settings_from
-from fl_app.data import DATASETS, DataSettings, PartitionSettings
+from fl_app.data import SOURCES, DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.models import MODELS, ModelSettings
 from fl_app.published import PublishedSettings
@@ -29,24 +29,32 @@ GROUPS = {
 
 @pytest.mark.parametrize("strategy", GROUPS["strategy"])
 def test_every_combination_of_files_composes(strategy):
-    for data, model, engine in itertools.product(*(GROUPS[g] for g in ("data", "model", "engine"))):
-        choices = [f"strategy={strategy}", f"data={data}", f"model={model}", f"engine={engine}"]
+    for model, engine in itertools.product(GROUPS["model"], GROUPS["engine"]):
+        choices = [f"strategy={strategy}", f"model={model}", f"engine={engine}"]
+        choices += ["model.path=package.module:build"] if model == "user" else []
         made = compose_settings(choices)
         assert isinstance(made, RunSettings)
-        assert (made.data.name, made.model.name, made.engine.name) == (data, model, engine)
+        assert (made.model.name, made.engine.name) == (model, engine)
+
+
+@pytest.mark.parametrize("data", GROUPS["data"])
+def test_every_data_file_composes_with_experiments(data):
+    for experiment in ([], ["experiment=mnist_two_digits"], ["experiment=dp_fedpaq_mnist_e10_r10"]):
+        made = compose_settings([f"data={data}", *experiment])
+        assert made.data.name == compose_config([f"data={data}"]).data.name in SOURCES
 
 
 @pytest.mark.parametrize("experiment", GROUPS["experiment"])
-def test_every_experiment_composes_by_itself_and_with_every_other_file(experiment):
+def test_every_experiment_composes_by_itself_and_with_other_files(experiment):
     compose_settings([f"experiment={experiment}"])
     # What was published is the setting of one strategy, and need not fit another.
     strategies = () if experiment.startswith("dp_fedpaq_") else ("strategy",)
-    for group in (*strategies, "data", "model", "engine"):
+    for group in (*strategies, "model", "engine"):
         for name in GROUPS[group]:
-            made = compose_settings([f"experiment={experiment}", f"{group}={name}"])
-            chosen = getattr(made, group)
-            # A label of the experiment's own stands for the strategy's.
-            assert chosen.name == name or group == "strategy"
+            path = ["model.path=package.module:build"] if name == "user" else []
+            made = compose_settings([f"experiment={experiment}", f"{group}={name}", *path])
+            # Several files of a strategy set up one method.
+            assert getattr(made, group).name == name or group == "strategy"
 
 
 def test_the_names_of_files_methods_and_folders_agree():
@@ -61,7 +69,9 @@ def test_the_names_of_files_methods_and_folders_agree():
         assert method in methods
         if name in methods:
             assert method == name
-    assert set(GROUPS["data"]) == set(DATASETS)
+    sources = {name: compose_config([f"data={name}"]).data.name for name in GROUPS["data"]}
+    assert {name for name, source in sources.items() if name == source} == set(SOURCES)
+    assert set(sources.values()) == set(SOURCES)
     assert set(GROUPS["model"]) == set(MODELS)
     assert set(GROUPS["engine"]) == set(get_args(get_type_hints(EngineSettings)["name"]))
 
@@ -70,7 +80,8 @@ def test_conf_gives_every_key_that_the_settings_have():
     """So no value comes from a default that the user cannot read in conf/."""
     composed = compose_config([])
     made = dataclasses.asdict(settings_from(composed))
-    written = {key for key in composed if key != "hydra"}
+    # How a run is started is not among its settings.
+    written = {key for key in composed if key not in ("hydra", "resume")}
     assert written == set(made)
     for name in GROUPS["strategy"]:
         values = compose_config([f"strategy={name}"])

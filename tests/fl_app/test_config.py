@@ -20,6 +20,8 @@ from fl_app.run_config import to_yaml
 
 CONF = find_conf()
 
+STRATEGIES = "dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_sgd, fedavg, fedpaq, fedprox"
+
 
 def refuse(*overrides: str) -> ConfigError:
     """Return the refusal of the overrides, which must be one line."""
@@ -43,16 +45,16 @@ def write(folder: Path, **experiments: str) -> str:
 
 UNKNOWN = [
     ("num_round=3", "num_round", "did you mean num_rounds?"),
-    ("nothing=3", "nothing", "allowed: data, engine, faults, fraction_train"),
+    ("nothing=3", "nothing", "allowed: budget, data, engine, faults, fraction_train"),
     ("target_epsilon=4", "target_epsilon", "did you mean strategy.target_epsilon?"),
     ("strategy.clipping_nor=1", "strategy.clipping_nor", "did you mean strategy.clipping_norm?"),
     ("data.partition.alfa=1", "data.partition.alfa", "did you mean data.partition.alpha?"),
-    ("data.partition.foo.bar=1", "data.partition.foo", "allowed: alpha, kind"),
+    ("data.partition.foo.bar=1", "data.partition.foo", "allowed: alpha, arguments, kind"),
     ("faults.los_rate=1", "faults.los_rate", "did you mean faults.loss_rate?"),
     ("hydra.foo=1", "hydra.foo", "allowed: callbacks"),
-    ("+new.key=1", "new", "allowed: data, engine"),
+    ("+new.key=1", "new", "allowed: budget, data, engine"),
     ("+strategy.new=1", "strategy.new", "allowed: accountant"),
-    ("++new=1", "new", "allowed: data, engine"),
+    ("++new=1", "new", "allowed: budget, data, engine"),
 ]
 
 
@@ -77,10 +79,13 @@ REFUSED = [
         "seed: 'range(0,2)'; allowed: one value (several, one run each, with -m)",
     ),
     (["num_rounds="], "num_rounds: ''; allowed: an integer or null"),
-    (["strategy=nope"], "strategy: 'nope'; allowed: dp_fedpaq, fedavg, fedpaq, fedprox"),
+    (
+        ["strategy=nope"],
+        f"strategy: 'nope'; allowed: {STRATEGIES}",
+    ),
     (
         ["strategy=fedpac"],
-        "strategy: 'fedpac'; allowed: dp_fedpaq, fedavg, fedpaq, fedprox; did you mean fedpaq?",
+        f"strategy: 'fedpac'; allowed: {STRATEGIES}; did you mean fedpaq?",
     ),
     (["strategy=3"], "strategy: '3'; allowed: the name of a file in conf/strategy"),
     (["strategy=null"], "strategy: 'null'; allowed: the name of a file in conf/strategy"),
@@ -188,7 +193,7 @@ OWN_FILES = [
     ("data: {partition: [1]}", "experiment: 'mine'; allowed: what can be read ("),
     ("strategy: {a: b: c", "experiment: 'mine'; allowed: what can be read ("),
     ("- 1", "experiment: 'mine'; allowed: what can be read ("),
-    ("defaults:\n  - override /data: mnits", "data: 'mnits'; allowed: digits, mnist; did you mean"),
+    ("defaults:\n  - override /data: mnits", "data: 'mnits'; allowed: "),
 ]
 
 

@@ -5,8 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fl_app.data import (
     DataError,
@@ -16,7 +14,7 @@ from fl_app.data import (
     Records,
     load_dataset,
 )
-from fl_app.data.digits import read_digits, split_stratified
+from fl_app.data.digits import read_digits
 
 # Records per digit of the set, from scikit-learn's description of it (UCI "optdigits", test part).
 RECORDS_PER_DIGIT = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
@@ -28,7 +26,8 @@ def make_records(num_records: int = 6, num_classes: int = 3) -> Records:
 
 
 def test_digits_have_the_published_sizes_and_pixels():
-    train, test = read_digits()
+    raw = read_digits()
+    train, test = raw.train, raw.test
     assert (len(train), len(test)) == (1437, 360)
     assert train.feature_shape == test.feature_shape == (1, 8, 8)
     per_digit = np.bincount(train.labels) + np.bincount(test.labels)
@@ -39,41 +38,14 @@ def test_digits_have_the_published_sizes_and_pixels():
 
 
 def test_digits_test_set_keeps_the_shares_of_the_digits():
-    _, test = read_digits()
+    test = read_digits().test
     shares = np.array(RECORDS_PER_DIGIT) * 360 / 1797
     assert np.all(np.abs(np.bincount(test.labels) - shares) < 1)
 
 
-@given(
-    counts=st.lists(st.integers(4, 60), min_size=1, max_size=8),
-    fraction=st.floats(0.3, 0.7),
-    order=st.randoms(use_true_random=False),
-)
-def test_stratified_split_uses_every_record_once_and_keeps_shares(counts, fraction, order):
-    values = [label for label, count in enumerate(counts) for _ in range(count)]
-    order.shuffle(values)
-    labels = np.array(values, dtype=np.int64)
-    train, test = split_stratified(labels, fraction)
-    assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(len(labels)))
-    assert abs(len(test) - fraction * len(labels)) < 1 + 1e-6
-    in_test = np.bincount(labels[test], minlength=len(counts))
-    assert np.all(np.abs(in_test - np.array(counts) * len(test) / len(labels)) < 1)
-
-
-def test_stratified_split_takes_test_records_from_all_over_a_class():
-    labels = np.zeros(100, dtype=np.int64)
-    assert split_stratified(labels, 0.1)[1].tolist() == list(range(5, 100, 10))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan"), True, 1e-4, 0.9999])
-def test_stratified_split_refuses_fractions_that_empty_a_class(fraction):
-    with pytest.raises(DataError, match=r"data\.test_fraction"):
-        split_stratified(np.arange(20, dtype=np.int64) % 2, fraction)
-
-
 def test_loading_scales_with_the_public_constants():
     dataset = load_dataset(DataSettings(scale=4.0, offset=1.5), 3, 0)
-    raw, _ = read_digits()
+    raw = read_digits().train
     assert np.allclose(dataset.train.features, raw.features / 4 - 1.5, rtol=0, atol=1e-6)
     assert dataset.train.features.dtype == np.float32
     assert dataset.num_classes == 10
@@ -134,6 +106,12 @@ def label_count(dataset: FederatedDataset, client: int) -> int:
         ("offset", float("nan")),
         ("offset", 1e39),
         ("test_fraction", 1.0),
+        ("writer_labels", ""),
+        ("path", "reader"),
+        ("path", "my-module:read"),
+        ("window", 0),
+        ("stride", 1.5),
+        ("num_test_subjects", True),
     ],
 )
 def test_data_settings_name_the_bad_key_and_value(key, value):

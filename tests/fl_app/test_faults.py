@@ -1,22 +1,34 @@
 """Lost and late replies: on any grid, the same on every engine, at the rate that was asked for."""
 
+import json
 import random
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from scipy.stats import binomtest
 
 from fl_app.engines.faults import FaultSettings, FaultyGrid, draw_faults
 from fl_app.engines.in_process import InProcessGrid
+from fl_app.engines.stored_reply import Blobs, restore_reply, store_reply
 from fl_app.errors import RunError
 from strategies.dp_fedpaq import DpFedPaq
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.client import LocalWork
 from strategies.dp_fedpaq.messages import model_record
+from strategies.rounds import payload_bytes
 from tests.conftest import Outcome
 
 CLIENTS = 20
@@ -125,6 +137,84 @@ def test_no_fault_changes_nothing(make_grid: Callable[[], Grid], way: Exchange) 
     grid = FaultyGrid(make_grid(), FaultSettings())
     for number in range(1, 4):
         assert read(way(grid, str(number))) == [(str(number), i) for i in range(CLIENTS)]
+
+
+@ENGINES
+@pytest.mark.parametrize("cut", [1, 3])
+def test_another_grid_goes_on_with_the_faults_and_the_late_replies(
+    make_grid: Callable[[], Grid], cut: int
+) -> None:
+    """Late replies are those of the run, with all their bytes; nodes have other numbers then."""
+    settings = FaultSettings(loss_rate=0.2, late_rate=0.5, seed=3)
+    straight = FaultyGrid(make_grid(), settings)
+    expected = [exchange(straight, str(number)) for number in range(1, 6)]
+    first = FaultyGrid(make_grid(), settings)
+    nodes = list(first.get_node_ids())
+    for number in range(1, cut + 1):
+        exchange(first, str(number))
+    state, blobs = first.export_state({node: index for index, node in enumerate(nodes)})
+    assert len(state["late"]) == len(expect(settings, cut)[1]) > 0
+    second = FaultyGrid(make_grid(), settings)
+    moved = {node: index for index, node in enumerate(nodes[::-1])}
+    second.import_state(json.loads(json.dumps(state)), blobs, moved)
+    overdue = [reply for reply in exchange(second, str(cut + 1)) if _group(reply) == str(cut)]
+    renamed = {node: nodes[index] for node, index in moved.items()}
+    assert sorted(renamed[reply.metadata.src_node_id] for reply in overdue) == sorted(
+        reply.metadata.src_node_id for reply in expected[cut] if _group(reply) == str(cut)
+    )
+    for number in range(cut + 2, 6):
+        assert read(exchange(second, str(number))) == read(expected[number - 1])
+
+
+def _group(reply: Message) -> str:
+    return reply.metadata.group_id
+
+
+def test_a_stored_reply_is_the_reply() -> None:
+    grid = InProcessGrid(make_app(), CLIENTS, {})
+    (request,) = ask(grid, "7")[3:4]
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"u": Array("uint8", (3,), "kind", b"\x00\xff1")}),
+            "metrics": MetricRecord({"loss": float("nan"), "n": 1, "list": [0.1, 2.0]}),
+            "config": ConfigRecord(
+                {"b": b"\x00\xff", "t": "text", "y": True, "l": [b"x", b"\x00"]}
+            ),
+        }
+    )
+    for reply in (
+        Message(content, reply_to=request),
+        Message(Error(1002, "why"), reply_to=request),
+    ):
+        blobs = Blobs()
+        stored = json.loads(json.dumps(store_reply(reply, blobs)))
+        again = restore_reply(stored, blobs, request.metadata.dst_node_id)
+        for key in ("group_id", "message_type", "src_node_id", "dst_node_id"):
+            assert getattr(again.metadata, key) == getattr(reply.metadata, key)
+        assert payload_bytes(again) == payload_bytes(reply)
+        if reply.has_error():
+            assert (again.error.code, again.error.reason) == (1002, "why")
+        else:
+            assert repr(again.content) == repr(reply.content)
+            assert again.content["arrays"]["u"].data == b"\x00\xff1"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"exchanges": 1},
+        {"exchanges": 1, "late": [[1, 99, {}]]},
+        {"exchanges": 1, "late": [[1, 0, {"type": "train", "group": "1"}]]},
+        {"exchanges": 1, "late": [[1]]},
+        {"exchanges": None, "late": []},
+    ],
+    ids=str,
+)
+def test_what_is_no_state_of_a_grid_is_refused(state: dict) -> None:
+    grid = FaultyGrid(in_process(), FaultSettings())
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        grid.import_state(state, Blobs(), {node: i for i, node in enumerate(grid.get_node_ids())})
 
 
 def test_without_faults_the_order_is_the_grid_s() -> None:
@@ -249,7 +339,7 @@ def test_the_ledger_counts_what_was_sent_not_what_arrived() -> None:
     assert sum(lost) > 0
     assert [outcome.num_failures for outcome in results] == lost
     assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in lost]
-    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    assert dict(strategy.tally.uploads) == dict.fromkeys(range(CLIENTS), 5)
     faultless, _ = run_strategy(FaultSettings())
     assert strategy.epsilon() == faultless.epsilon()
 
@@ -261,7 +351,7 @@ def test_late_replies_are_dropped_as_stale() -> None:
     assert sum(late[:-1]) > 0
     assert [outcome.num_replies for outcome in results] == [CLIENTS - each for each in late]
     assert [outcome.num_failures for outcome in results] == late
-    assert dict(strategy.participations) == dict.fromkeys(range(CLIENTS), 5)
+    assert dict(strategy.tally.uploads) == dict.fromkeys(range(CLIENTS), 5)
     # They did travel: their bytes count in the round in which they arrive.
     one = results[0].uplink_bytes // results[0].num_replies
     arrived = [CLIENTS - now + before for now, before in zip(late, [0, *late], strict=False)]

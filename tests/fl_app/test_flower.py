@@ -165,7 +165,7 @@ def test_what_flower_is_asked(
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    data = DataSettings(name="mnist", root="my data")
+    data = DataSettings(name="mnist", root=str(tmp_path / "my data"))
     wanted = settings(num_clients=7, data=data)
     run_simulation(wanted, tmp_path / "run")
     words, config, environment = json.loads((tmp_path / "run" / "words.json").read_text())
@@ -175,9 +175,7 @@ def test_what_flower_is_asked(
     assert "num-supernodes=7 " in words[words.index("--federation-config") + 1]
     assert words[-1] == "--stream"
     sent = RunSettings.from_json(config["settings"])
-    assert sent == settings(
-        num_clients=7, data=dataclasses.replace(data, root=str(tmp_path / "my data"))
-    )
+    assert sent == wanted
     assert config["output-dir"] == str(tmp_path / "run")
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert environment["FLWR_TELEMETRY_ENABLED"] == environment["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -6,8 +6,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
+from fl_app import local_training
 from fl_app.data import DataError, DataSettings, Records, load_dataset
 from fl_app.local_training import StepSettings, project_records, train_steps
 from fl_app.model_arrays import load_arrays, to_arrays
@@ -321,3 +324,16 @@ def test_bad_divisors_seeds_and_models_are_refused():
 def test_step_settings_name_the_bad_key_and_value(key, value):
     with pytest.raises(ValueError, match=f"{key}: {value!r}"):
         StepSettings(**({"learning_rate": 0.1} | {key: value}))
+
+
+@settings(max_examples=50)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4),
+)
+def test_batches_are_indexed_as_by_numpys_unique(batches: list[list[int]]) -> None:
+    arrays = [np.array(batch, dtype=np.int64) for batch in batches]
+    used, positions = local_training._index_batches(arrays, 10)
+    expected, inverse = np.unique(np.concatenate(arrays), return_inverse=True)
+    assert np.array_equal(used, expected)
+    assert [len(part) for part in positions] == [len(batch) for batch in batches]
+    assert np.array_equal(torch.cat(positions).numpy(), inverse)

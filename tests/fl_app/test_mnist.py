@@ -45,8 +45,8 @@ def encode(contents: dict[str, np.ndarray]) -> dict[str, bytes]:
 def test_reads_every_layout(tmp_path, folder, gz):
     contents = make_contents()
     write(tmp_path / folder, encode(contents), gz=gz)
-    train, test = read_mnist(str(tmp_path))
-    for records, prefix in ((train, "train"), (test, "t10k")):
+    raw = read_mnist(str(tmp_path))
+    for records, prefix in ((raw.train, "train"), (raw.test, "t10k")):
         assert records.feature_shape == (1, 28, 28)
         assert np.array_equal(records.features[:, 0], contents[f"{prefix}-images-idx3-ubyte"])
         assert np.array_equal(records.labels, contents[f"{prefix}-labels-idx1-ubyte"])
@@ -56,13 +56,13 @@ def test_plain_and_compressed_files_may_be_mixed(tmp_path):
     encoded = encode(make_contents())
     write(tmp_path, {FILES[0]: encoded[FILES[0]]}, gz=True)
     write(tmp_path, {name: encoded[name] for name in FILES[1:]})
-    assert len(read_mnist(str(tmp_path))[0]) == 20
+    assert len(read_mnist(str(tmp_path)).train) == 20
 
 
 def test_home_and_relative_folders_are_found(tmp_path, monkeypatch):
     write(tmp_path / "mine", encode(make_contents()))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert len(read_mnist("~/mine")[1]) == 5
+    assert len(read_mnist("~/mine").test) == 5
     monkeypatch.chdir(tmp_path)
     settings = DataSettings(name="mnist", root="mine", scale=255.0, offset=0.0)
     dataset = load_dataset(settings, 4, 0)

@@ -9,6 +9,7 @@ from torch import nn
 from fl_app.models import MODELS, ModelSettings, build_model, input_placement, loss_family
 
 DIGITS, MNIST = (1, 8, 8), (1, 28, 28)
+BUNDLED = [name for name in MODELS if name != "user"]
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -24,16 +25,21 @@ def count_parameters(model: nn.Module) -> int:
         # conv 1->16, norm, conv 16->32, norm, 32 * 7 * 7 -> 128, 128 -> 10
         ("cnn", MNIST, 160 + 32 + 4640 + 64 + 1568 * 128 + 128 + 1290),
         ("cnn", DIGITS, 160 + 32 + 4640 + 64 + 128 * 128 + 128 + 1290),
+        # NISS's baseline: conv 1->10, conv 10->20 (5x5), 20 * 4 * 4 -> 50, 50 -> 10
+        ("cnn_small", MNIST, 21_840),
+        ("cnn_small", (3, 16, 21), 760 + 5020 + (20 * 1 * 2 * 50 + 50) + 510),
     ],
 )
 def test_number_of_parameters(name, shape, expected):
     assert count_parameters(build_model(ModelSettings(name), shape, 10, 0)) == expected
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BUNDLED)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("shape", [DIGITS, MNIST, (3, 32, 20)])
 def test_models_give_finite_logits_and_gradients(name, dtype, shape):
+    if name == "cnn_small" and shape == DIGITS:
+        pytest.skip("too small for its convolutions")
     model = build_model(ModelSettings(name, dtype=dtype), shape, 7, 1)
     placement = input_placement(model)
     assert placement == (torch.device("cpu"), getattr(torch, dtype))
@@ -47,14 +53,14 @@ def test_models_give_finite_logits_and_gradients(name, dtype, shape):
         assert parameter.grad.any()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BUNDLED)
 def test_the_seed_decides_and_the_global_generator_is_untouched(name):
     torch.manual_seed(99)
     before = torch.get_rng_state()
-    first, again, other = (build_model(ModelSettings(name), DIGITS, 10, seed) for seed in (0, 0, 1))
+    first, again, other = (build_model(ModelSettings(name), MNIST, 10, seed) for seed in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(100)
-    later = build_model(ModelSettings(name), DIGITS, 10, 0)
+    later = build_model(ModelSettings(name), MNIST, 10, 0)
     for key, value in first.state_dict().items():
         assert torch.equal(value, again.state_dict()[key])
         assert torch.equal(value, later.state_dict()[key])
@@ -84,12 +90,29 @@ def test_softmax_regression_is_one_linear_layer_with_the_default_initialisation(
 
 def test_no_model_mixes_the_records_of_a_batch():
     # The bound on one record's influence needs it: no batch normalisation.
-    inputs = torch.rand(6, *DIGITS, dtype=torch.float64)
-    for name in MODELS:
-        model = build_model(ModelSettings(name, dtype="float64"), DIGITS, 10, 0).train()
+    inputs = torch.rand(6, *MNIST, dtype=torch.float64)
+    for name in BUNDLED:
+        model = build_model(ModelSettings(name, dtype="float64"), MNIST, 10, 0).train()
         changed = inputs.clone()
         changed[0] = 50.0
-        assert torch.allclose(model(inputs)[1:], model(changed)[1:], atol=1e-12)
+        outputs = []
+        for batch in (inputs, changed):
+            torch.manual_seed(0)  # the same dropout
+            outputs.append(model(batch)[1:])
+        assert torch.allclose(*outputs, atol=1e-12)
+
+
+def test_the_small_cnn_drops_whole_channels_of_its_second_convolution_in_training():
+    model = build_model(ModelSettings("cnn_small"), MNIST, 10, 0)
+    inputs = torch.rand(2, *MNIST)
+    assert torch.equal(model.eval()(inputs), model(inputs))
+    kept = []
+    model.dropout.register_forward_hook(lambda _, __, output: kept.append(output))
+    model.train()(inputs)
+    assert kept[0].shape == (2, 20, 8, 8)
+    dropped = (kept[0] == 0).flatten(2)
+    assert torch.equal(dropped.all(dim=2), dropped.any(dim=2))
+    assert dropped.any()
 
 
 def test_only_softmax_regression_has_the_convex_analysis():
@@ -104,7 +127,10 @@ def test_input_placement_without_parameters_is_float32_on_the_cpu():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("name", "resnet"), ("hidden", 0), ("hidden", True), ("hidden", 2.0), ("dtype", "int8")],
+    [
+        *[("name", "resnet"), ("hidden", 0), ("hidden", True), ("hidden", 2.0), ("dtype", "int8")],
+        ("path", "package.module:build"),  # without name="user"
+    ],
 )
 def test_settings_name_the_bad_key_and_value(key, value):
     with pytest.raises(ValueError, match=rf"model\.{key}: {value!r}"):
@@ -126,6 +152,12 @@ def test_settings_name_the_bad_key_and_value(key, value):
 def test_building_names_the_bad_argument(shape, num_classes, seed, key):
     with pytest.raises(ValueError, match=key):
         build_model(ModelSettings(), shape, num_classes, seed)
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (1, 15, 28), (1, 28, 15), DIGITS])
+def test_small_cnn_refuses_images_that_are_too_small(shape):
+    with pytest.raises(ValueError, match=r"'cnn_small' cannot take .* at least 16 is needed"):
+        build_model(ModelSettings("cnn_small"), shape, 10, 0)
 
 
 @pytest.mark.parametrize("shape", [(64,), (8, 8), (1, 3, 8), (1, 8, 3)])

@@ -30,6 +30,14 @@ class OwnBatchNorm(nn.BatchNorm1d):
     """Derived: Opacus looks for the class itself only."""
 
 
+class WithBuffer(nn.Linear):
+    """Trains a weight and keeps a buffer beside it."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("offset", torch.zeros(sizes[1]))
+
+
 class Counting(nn.Module):
     """Keeps the mean of what it has seen in a buffer."""
 
@@ -83,11 +91,12 @@ REFUSED_BY_TYPE = {
     "batch normalisation": (nn.BatchNorm1d(8), r"layer '1.1' \(BatchNorm1d\)"),
     "without parameters": (nn.BatchNorm1d(8, affine=False), r"layer '1.1' \(BatchNorm1d\)"),
     "frozen": (nn.BatchNorm1d(8).requires_grad_(False), r"layer '1.1' \(BatchNorm1d\)"),
-    "derived": (OwnBatchNorm(8), r"layer '1.1' \(OwnBatchNorm\)"),
+    "derived": (OwnBatchNorm(8, affine=False), r"layer '1.1' \(OwnBatchNorm\)"),
     "nested": (nn.Sequential(nn.BatchNorm1d(8)), r"layer '1.1.0' \(BatchNorm1d\)"),
     "synchronised": (nn.SyncBatchNorm(8), r"layer '1.1' \(SyncBatchNorm\)"),
     "statistics": (nn.InstanceNorm1d(8, track_running_stats=True), r"layer '1.1' \(InstanceNorm1d"),
     "recurrent": (nn.LSTM(8, 8), r"layer '1.1' \(LSTM\)"),
+    "buffers": (WithBuffer(8, 8), r"layer '1.1' \(WithBuffer\) has buffers beside"),
     "attention": (nn.MultiheadAttention(8, 2), r"layer '1.1' \(MultiheadAttention\)"),
 }
 
@@ -111,7 +120,7 @@ REFUSED_BY_TRIAL = {
         ),
         "parameter '1.1.1.weight' gets no per-example gradients",
     ),
-    "rows of three": (  # as many as there are records in the first trial
+    "rows of three": (  # as many as there are records in the trial
         nn.Sequential(
             Function(lambda x: torch.stack([x, 2 * x, 3 * x])),
             nn.Linear(8, 8),

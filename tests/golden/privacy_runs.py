@@ -50,10 +50,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         *(*SECRET, "strategy=dp_fedavg", "num_clients=20", "num_sampled_clients=4"),
         *("participation=poisson", "strategy.neighboring_relation=zero_out"),
     ),
-    "published_noise": (
-        *(*SECRET, "strategy=dp_fedpaq_paper", "strategy.local_steps=2"),
-        "strategy.learning_rate=0.001",
-    ),
+    "published_noise": (*SECRET, "strategy=dp_fedpaq_paper", "strategy.local_steps=4"),
 }
 
 

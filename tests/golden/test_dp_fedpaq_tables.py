@@ -2,7 +2,8 @@
 
 Sources: the authors' published experiments for the column "authors' form"; for the others a
 calculation from arXiv:1805.06530 (analytic Gaussian), arXiv:1807.01647 (amplification) and
-dp-accounting's composition of the profile on a grid of 1e-4, made before this code was written.
+dp-accounting's composition of the profile on a grid of 1e-4 and its Renyi accountant, made before
+this code was written.
 """
 
 import math
@@ -19,6 +20,7 @@ from strategies.mechanisms.amplification import (
 )
 from strategies.mechanisms.closed_form import analytic_gaussian_std, classic_gaussian_std
 from strategies.mechanisms.privacy_loss import fixed_size_epsilon
+from strategies.mechanisms.renyi import fixed_size_renyi_epsilon
 
 
 @pytest.mark.parametrize(("delta", "std"), [(1e-5, 3.7306), (1e-3, 2.5747)])
@@ -64,23 +66,35 @@ def test_noise_with_amplification(
     assert round(classic_gaussian_std(epsilon, delta, clipping_norm), digits) == unamplified
 
 
-# At delta 1e-5: n, E b, z, T, epsilon by PLD from the profile, epsilon without amplification.
+# At delta 1e-5: n, E b, z, T, epsilon by Renyi accounting without replacement, by PLD from the
+# profile, and without amplification.
 @pytest.mark.parametrize(
-    ("num_records", "drawn", "z", "num_releases", "pld", "unamplified"),
+    ("num_records", "drawn", "z", "num_releases", "renyi", "pld", "unamplified"),
     [
-        (600, 360, 4.0, 10, 2.014, 3.341),
-        (600, 120, 2.0, 30, 2.820, 14.83),
-        (143, 128, 4.0, 20, 4.447, 4.983),
-        (1000, 100, 1.0, 100, 7.805, 91.82),
+        (600, 360, 4.0, 10, 3.673, 2.014, 3.341),
+        (600, 120, 2.0, 30, 5.894, 2.820, 14.83),
+        (143, 128, 4.0, 20, 9.457, 4.447, 4.983),
+        (1000, 100, 1.0, 100, 14.05, 7.805, 91.82),
     ],
 )
 def test_composition_over_a_run(
-    num_records: int, drawn: int, z: float, num_releases: int, pld: float, unamplified: float
+    num_records: int,
+    drawn: int,
+    z: float,
+    num_releases: int,
+    renyi: float,
+    pld: float,
+    unamplified: float,
 ) -> None:
     rate = drawn / num_records
     releases = GaussianReleases(z, num_releases, "record", "replace_one", "fixed", rate)
     assert compute_epsilon(releases, 1e-5, "pld") == pytest.approx(pld, abs=1e-3)
     assert compute_epsilon(releases, 1e-5, "closed_form") == pytest.approx(unamplified, rel=5e-4)
+    found = fixed_size_renyi_epsilon(z, rate, num_releases, 1e-5)
+    assert round(found, 3 if renyi < 10 else 2) == renyi
+    # the cross-check is the smaller of this and no amplification
+    expected = pytest.approx(min(renyi, unamplified), rel=5e-4)
+    assert compute_epsilon(releases, 1e-5, "rdp") == expected
 
 
 def test_published_inclusion_probability_turns_epsilon_one_into_one_point_three_five() -> None:

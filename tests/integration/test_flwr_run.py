@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fl_app.config import compose_settings
+from fl_app.device_state import list_entries
 from fl_app.engines.superlink import find_free_port
+from fl_app.federated_run import FederatedRun
+from fl_app.hydra_jobs import execute
 from tests.conftest import REPOSITORY, Outcome, read_outcome
 from tests.integration.launcher import Launcher, new_launcher
 
@@ -97,6 +101,11 @@ def test_the_nodes_found_are_the_clients_and_the_folder_is_said(
     assert (outcome.summary["num_clients"], outcome.summary["num_rounds"]) == (5, 3)
     assert outcome.summary["engine"] == "simulation"
     assert outcome.sha256 == run("num_rounds=3", "num_clients=5", "seed=4").sha256
+    # Clients keep their states in the folder, which only the server knew at first.
+    entries = list_entries(Path(folder) / "checkpoint")
+    assert [(each.client, each.entry.participations) for each in entries] == [
+        (client, 3) for client in range(5)
+    ]
     flower.launcher.assert_nothing_is_installed()
 
 
@@ -110,6 +119,40 @@ def test_a_wrong_override_fails_the_run_with_its_reason_in_the_log(flower: Flowe
     assert "num_roundz" in reason
     assert "did you mean num_rounds?" in reason
     assert not folder.exists()
+
+
+def test_a_killed_run_goes_on(
+    run: Callable[..., Outcome], flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun in process, where it fails after a round, and ended by Flower's own command."""
+    words = ("num_rounds=4", "num_clients=4", "seed=4", "strategy.max_participations=3")
+    expected = run(*words)
+    save = FederatedRun._save
+
+    def fail(self: FederatedRun, arrays: object) -> None:
+        save(self, arrays)  # type: ignore[arg-type]
+        if self._totals["rounds"] == 2:
+            raise KeyboardInterrupt
+
+    folder = flower.launcher.folder / "begun"
+    monkeypatch.setattr(FederatedRun, "_save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        execute(compose_settings(list(words)), folder, show_summary=False)
+    four = ("--federation-config", "num-supernodes=4")
+    status, log = flower.run(*say(f'overrides="resume={folder}"'), *four)
+    assert status == "finished:completed"
+    outcome = read_outcome(folder)
+    assert outcome.sha256 == expected.sha256
+    assert outcome.summary["engine"] == "simulation"
+    rows = [[{**row, "seconds": None} for row in each.rows] for each in (outcome, expected)]
+    assert rows[0] == rows[1]
+    assert {each.entry.participations for each in list_entries(folder / "checkpoint")} == {3}
+    status, log = flower.run(*say(f'overrides="resume={folder}"'), *four)
+    assert status == "finished:completed"
+    assert f"fl-app: done; the folder of the run is {folder}" in log
+    status, log = flower.run(*say(f'overrides="resume={folder} seed=2"'), *four)
+    assert status == "finished:failed"
+    assert "fl-app: seed: '2'; allowed: engine.* and hydra.* beside resume" in log
 
 
 def test_the_folder_can_be_named_and_the_superlink_stopped(flower: Flower) -> None:

@@ -1,5 +1,6 @@
 """A whole run in process: what it reaches, counts and leaves behind."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ from fl_app.errors import RunError
 from fl_app.model_arrays import load_model_file, sha256_of_arrays
 from fl_app.report.run_folder import read_run_folder
 from fl_app.server_app import app as server_app
+from strategies.mechanisms.rng import Stream
 from tests.conftest import SHARED_DATA, Outcome
 
 Run = Callable[..., Outcome]
@@ -190,6 +192,47 @@ def test_every_client_in_error_ends_the_run(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr("fl_app.local_task.train_steps", fail)
     with pytest.raises(RunError, match="every client of round 1 answered with an error"):
         run("num_rounds=3", "strategy=fedavg")
+
+
+def test_a_round_in_which_nobody_is_asked_is_a_round(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither one of clients that all failed, nor one of clients that all sat out."""
+    from strategies.dp_fedpaq import server
+
+    real = server.sample_cohort
+
+    def sample(num_clients: int, num_sampled: int, stream: Stream) -> np.ndarray:
+        cohort = real(num_clients, num_sampled, stream)
+        empty.append(len(empty) in (0, 2))
+        return cohort[:0] if empty[-1] else cohort
+
+    empty: list[bool] = []
+    monkeypatch.setattr(server, "sample_cohort", sample)
+    outcome = run("num_rounds=4", "faults.late_rate=0.3")
+    assert [row["num_sampled"] for row in outcome.rows] == [0, 0, 10, 0, 10]
+    assert outcome.rows[1]["num_failures"] == outcome.rows[1]["num_replies"] == 0
+    assert outcome.rows[1]["epsilon"] == 0.0
+    assert outcome.rows[1]["test_loss"] == outcome.rows[0]["test_loss"]
+
+
+def test_too_few_replies_leave_the_model_as_it_was(run: Run) -> None:
+    outcome = run("num_rounds=6", "num_clients=5", "faults.loss_rate=0.4", "min_replies=4")
+    for before, row in itertools.pairwise(outcome.rows):
+        unchanged = row["test_loss"] == before["test_loss"]
+        assert unchanged == (row["num_replies"] < 4)
+    assert {row["num_replies"] < 4 for row in outcome.rows[1:]} == {True, False}
+
+
+def test_replies_after_the_time_out_are_failures(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second with each look at it: two looks, then one a client."""
+    ticks = itertools.count()
+    monkeypatch.setattr("fl_app.engines.in_process.time.monotonic", lambda: float(next(ticks)))
+    outcome = run("num_rounds=3", "num_clients=6", "round_timeout=4")
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [3, 3, 3]
+    assert [row["num_failures"] for row in outcome.rows[1:]] == [3, 3, 3]
+    with pytest.raises(RunError, match="no valid upload in 2 rounds"):
+        run("num_rounds=2", "num_clients=6", "round_timeout=0.5")
 
 
 def test_what_was_given_away_is_said_even_if_the_run_fails(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Outcome
+from fl_app.device_state import list_entries
+from tests.conftest import Outcome, read_outcome
 from tests.integration.launcher import Launcher, new_launcher, read_summary
 
 pytestmark = pytest.mark.slow
@@ -124,7 +125,7 @@ def test_a_failing_run_gives_its_own_reason_and_exit_code_1(launcher: Launcher) 
 def test_a_worker_that_dies_ends_the_run(launcher: Launcher) -> None:
     """As when the system's memory is used up; Flower alone would go on without it."""
     launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
-    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
     # Neither Flower nor Ray asks who calls: nobody on another machine may.
     assert launcher.listening_addresses() <= LOOPBACK
     assert launcher.listening_addresses()
@@ -136,6 +137,14 @@ def test_a_worker_that_dies_ends_the_run(launcher: Launcher) -> None:
     (line,) = errors.splitlines()
     assert line.startswith("fl-app: a worker of Flower's simulation has died")
     launcher.assert_nothing_is_left()
+    # With a new worker the run goes on.
+    before = count_rows(launcher)
+    launcher.start("run", "resume=out")
+    launcher.wait_until(lambda: count_rows(launcher) > before + 2, 180)
+    launcher.signal(signal.SIGINT)
+    assert launcher.finish()[0] == 1
+    rows = read_outcome(launcher.folder / "out").rows
+    assert [row["round"] for row in rows] == list(range(len(rows)))
 
 
 def count_rows(launcher: Launcher) -> int:
@@ -143,24 +152,104 @@ def count_rows(launcher: Launcher) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_the_middle_leaves_nothing(launcher: Launcher, number: signal.Signals) -> None:
     launcher.start("run", ENDLESS, "num_clients=4", SIMULATION, "hydra.run.dir=out")
-    launcher.wait_until(lambda: count_rows(launcher) > 2)
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
     assert any("ray::" in " ".join(words) for words in launcher.processes().values())
     launcher.signal(number)
-    code, output, errors = launcher.finish()
-    assert output == ""
-    if number == signal.SIGINT:
-        assert (code, errors) == (1, "fl-app: interrupted\n")
-        launcher.assert_nothing_is_left()
-    else:
-        # Nobody is there to say anything; the guardian needs a moment.
-        assert code == -number
-        launcher.assert_nothing_is_left(seconds=20)
+    # Nobody is there to say anything; the guardian needs a moment.
+    assert launcher.finish()[:2] == (-number, "")
+    launcher.assert_nothing_is_left(seconds=20)
     # What was written is whole.
     metrics = (launcher.folder / "out" / "metrics.jsonl").read_text()
     assert all(line.endswith("}") for line in metrics.splitlines())
+
+
+def test_ctrl_c_stops_after_the_round_and_the_run_goes_on_in_process(
+    run: Callable[..., Outcome], launcher: Launcher
+) -> None:
+    words = ("num_rounds=60", "num_clients=4", "strategy.batch_size=4", "strategy=fedpaq")
+    launcher.start("run", *words, SIMULATION, "hydra.run.dir=out")
+    launcher.wait_until(lambda: count_rows(launcher) > 2, 180)
+    launcher.signal(signal.SIGINT)
+    code, output, errors = launcher.finish()
+    assert code == 1
+    assert errors.splitlines() == [
+        "WARNING stopping after this round (Ctrl-C again stops at once)",
+        "fl-app: interrupted",
+    ]
+    assert "Test accuracy" in output
+    launcher.assert_nothing_is_left()
+    summary = read_summary(launcher.folder / "out")
+    assert summary["interrupted"]
+    assert 2 <= summary["num_rounds"] == count_rows(launcher) - 1 < 60
+    code, _, errors = launcher.run("run", "resume=out", "engine=in_process")
+    assert (code, errors) == (0, "")
+    assert_same(launcher.folder / "out", run(*words))
+
+
+def test_a_second_ctrl_c_ends_at_once(launcher: Launcher) -> None:
+    words = ("num_rounds=100000", "num_clients=4", "strategy.learning_rate=1e-9")
+    launcher.start("run", *words, SIMULATION, "hydra.run.dir=out")
+    launcher.wait_for_command("flwr-simulation")
+    # Before the first round, which no worker is there for yet.
+    launcher.signal(signal.SIGINT)
+    launcher.wait_until(lambda: any(launcher.folder.rglob("fl-app-*/stop")))
+    launcher.signal(signal.SIGINT)
+    code, output, errors = launcher.finish()
+    assert (code, output, errors.splitlines()[-1]) == (1, "", "fl-app: interrupted")
+    launcher.assert_nothing_is_left()
+
+
+def test_a_killed_run_goes_on_and_on_another_engine(
+    run: Callable[..., Outcome], launcher: Launcher
+) -> None:
+    """Killed in process, then on two workers, then ended on one."""
+    words = (*PRIVATE[:1], "num_rounds=40", *PRIVATE[2:], "strategy.max_participations=12")
+    out = launcher.folder / "out"
+    command: tuple[str, ...] = (*words, "hydra.run.dir=out")
+    for engine in (("engine=in_process",), (SIMULATION, "engine.workers=2")):
+        wanted = count_rows(launcher) + 3
+        launcher.start("run", *command, *engine)
+        launcher.wait_until(lambda wanted=wanted: count_rows(launcher) > wanted, 180)
+        launcher.signal(signal.SIGKILL)
+        launcher.finish()
+        launcher.assert_nothing_is_left(seconds=20)
+        assert not (out / "summary.json").exists()
+        command = ("resume=out",)
+    code, _, errors = launcher.run("run", "resume=out", SIMULATION)
+    assert (code, [line for line in errors.splitlines() if "dropped" not in line]) == (0, [])
+    expected = run(*words)
+    assert_same(out, expected)
+    ledgers = [list_entries(each / "checkpoint") for each in (out, expected.folder)]
+    assert ledgers[0] == ledgers[1]
+    # A finished run is not started again.
+    code, output, _ = launcher.run("run", "resume=out", SIMULATION)
+    assert (code, output) == (0, f"{out.resolve()}: the run is finished, and stays as it is\n")
+
+
+def assert_same(folder: Path, expected: Outcome) -> None:
+    found = read_outcome(folder)
+    assert found.sha256 == expected.sha256
+    rows = [[{**row, "seconds": None} for row in each.rows] for each in (found, expected)]
+    assert rows[0] == rows[1]
+    assert found.guarantees == expected.guarantees
+
+
+def test_a_quorum_and_a_time_out(run: Callable[..., Outcome], launcher: Launcher) -> None:
+    lossy = (*FEDAVG, "faults.loss_rate=0.5", "faults.seed=1", "min_replies=3")
+    code, _, errors = launcher.run("run", *lossy, SIMULATION, "hydra.run.dir=out")
+    assert code == 0, errors
+    expected = run(*lossy)
+    assert_same(launcher.folder / "out", expected)
+    replies = [row["num_replies"] for row in expected.rows[1:]]
+    assert min(replies) < 3 <= max(replies)
+    # No worker answers within a millisecond.
+    words = (*FEDAVG, "round_timeout=0.001", SIMULATION, "hydra.run.dir=late")
+    code, output, errors = launcher.run("run", *words)
+    assert (code, output) == (1, "")
+    assert errors.splitlines()[-1].startswith("fl-app: no valid upload in 3 rounds")
 
 
 @pytest.mark.parametrize("command", ["guardian.py", "flower-superlink", "flwr-simulation"])

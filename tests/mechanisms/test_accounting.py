@@ -12,6 +12,7 @@ from strategies.mechanisms.accounting import (
     ACCOUNTANTS,
     AccountingError,
     GaussianReleases,
+    bound_epsilon,
     calibrate_noise_multiplier,
     check_accountant,
     compute_epsilon,
@@ -31,8 +32,14 @@ FIXED = {
 }
 RECORD = {**FIXED, "sampling": "none", "sample_rate": 1.0}
 CLIENT = {**RECORD, "unit": "client"}
-# Every accountant with a sampler that it covers.
-COVERED = [("closed_form", RECORD), ("closed_form", CLIENT), ("closed_form", FIXED), ("pld", FIXED)]
+POISSON = {**FIXED, "neighboring_relation": "add_or_remove_one", "sampling": "poisson"}
+POISSON_CLIENT = {**POISSON, "unit": "client", "neighboring_relation": "zero_out"}
+# Every accountant with every sampler that it covers.
+COVERED = [
+    *(("closed_form", words) for words in (RECORD, CLIENT, FIXED, POISSON)),
+    *(("pld", words) for words in (FIXED, POISSON)),
+    *(("rdp", words) for words in (RECORD, FIXED, POISSON)),
+]
 
 multipliers = st.floats(math.log(0.05), math.log(1e4)).map(math.exp)
 rates = st.floats(math.log(1e-3), 0.0).map(math.exp)
@@ -60,23 +67,29 @@ class TestEveryAccountant:
         self, accountant: str, words: dict
     ) -> None:
         assert compute_epsilon(releases(words, 1e9, 10_000), 1e-3, accountant) == 0.0
-        assert compute_epsilon(releases(words, 3.0, 1), 0.2, accountant) == 0.0
+        if accountant != "rdp":  # a Renyi bound never quite gets there
+            assert compute_epsilon(releases(words, 3.0, 1), 0.2, accountant) == 0.0
 
-    @settings(max_examples=30)
-    @given(z=multipliers, num_releases=counts, delta=deltas)
+    @settings(max_examples=20)
+    @given(z=multipliers, num_releases=counts, delta=deltas, rate=rates)
     def test_is_monotone(
-        self, accountant: str, words: dict, z: float, num_releases: int, delta: float
+        self, accountant: str, words: dict, z: float, num_releases: int, delta: float, rate: float
     ) -> None:
-        def spend(z: float, num_releases: int, delta: float) -> float:
-            return compute_epsilon(releases(words, z, num_releases), delta, accountant)
+        sampled = words["sampling"] != "none"
 
-        epsilon = spend(z, num_releases, delta)
+        def spend(z: float, num_releases: int, delta: float, rate: float) -> float:
+            rated = {**words, "sample_rate": rate if sampled else 1.0}
+            return compute_epsilon(releases(rated, z, num_releases), delta, accountant)
+
+        epsilon = spend(z, num_releases, delta, rate)
         slack = epsilon * 1.005 + 1e-4
-        assert spend(z * 1.2, num_releases, delta) <= slack
-        assert spend(z, num_releases, delta * 1.5) <= slack
-        assert epsilon <= spend(z, num_releases + 1, delta) * 1.005 + 1e-4
+        assert epsilon >= 0.0
+        assert spend(z * 1.2, num_releases, delta, rate) <= slack
+        assert spend(z, num_releases, delta * 1.5, rate) <= slack
+        assert spend(z, num_releases, delta, rate * 0.8) <= slack
+        assert epsilon <= spend(z, num_releases + 1, delta, rate) * 1.005 + 1e-4
 
-    @settings(max_examples=30)
+    @settings(max_examples=20)
     @given(z=multipliers, num_releases=counts)
     def test_is_at_most_the_sum_of_single_releases(
         self, accountant: str, words: dict, z: float, num_releases: int
@@ -84,9 +97,11 @@ class TestEveryAccountant:
         num_releases = min(num_releases, 50)
         one = compute_epsilon(releases(words, z, 1), 1e-6, accountant)
         whole = compute_epsilon(releases(words, z, num_releases), num_releases * 1e-6, accountant)
-        assert whole <= num_releases * one * 1.005 + 1e-4
+        # a Renyi bound at a larger delta uses another order
+        slack = 1.05 if accountant == "rdp" else 1.005
+        assert whole <= num_releases * one * slack + 1e-4
 
-    @settings(max_examples=25)
+    @settings(max_examples=15)
     @given(target=targets, num_releases=counts, delta=deltas)
     def test_calibration_is_the_inverse(
         self, accountant: str, words: dict, target: float, num_releases: int, delta: float
@@ -114,7 +129,7 @@ class TestEveryAccountant:
             ("num_releases", 1.0),
             ("sample_rate", 0.0),
             ("unit", "user"),
-            ("accountant", "rdp"),
+            ("accountant", "gdp"),
         ],
     )
     def test_calibration_refuses_bad_arguments(
@@ -144,13 +159,16 @@ def test_auto_is_the_tightest_accountant() -> None:
     assert default_accountant("record", "fixed") == "pld"
     assert default_accountant("record", "none") == "closed_form"
     assert default_accountant("client", "none") == "closed_form"
-    for words in (FIXED, RECORD, CLIENT):
+    assert default_accountant("record", "poisson") == default_accountant("client", "fixed") == "pld"
+    for words in (FIXED, RECORD, CLIENT, POISSON, POISSON_CLIENT):
         name = default_accountant(words["unit"], words["sampling"])
         expected = compute_epsilon(releases(words), 1e-5, name)
+        others = [a for a in ACCOUNTANTS if a != "pld" or words["sampling"] != "none"]
+        assert expected == min(compute_epsilon(releases(words), 1e-5, a) for a in others)
         assert compute_epsilon(releases(words), 1e-5, "auto") == expected
         assert compute_epsilon(releases(words), 1e-5) == expected
-    with pytest.raises(AccountingError, match="sampling='fixed' is not allowed for unit='client'"):
-        default_accountant("client", "fixed")
+    with pytest.raises(AccountingError, match="sampling='shuffled' is not allowed"):
+        default_accountant("client", "shuffled")
 
 
 def test_sampling_everybody_changes_nothing() -> None:
@@ -160,7 +178,14 @@ def test_sampling_everybody_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("accountant", "words"),
-    [("pld", RECORD), ("pld", CLIENT), ("rdp", FIXED), ("gdp", RECORD), ("", FIXED), (None, FIXED)],
+    [
+        ("pld", RECORD),
+        ("pld", CLIENT),
+        ("gdp", FIXED),
+        ("prv", POISSON),
+        ("", FIXED),
+        (None, FIXED),
+    ],
 )
 def test_accountants_that_do_not_match_the_sampler_are_refused(
     accountant: str, words: dict
@@ -188,8 +213,10 @@ def test_matching_accountants_are_accepted() -> None:
         ("record", "none", {"replace_one", "add_or_remove_one"}),
         ("record", "fixed", {"replace_one"}),
         ("client", "none", {"replace_one", "zero_out"}),
-        ("client", "fixed", set()),
-        ("record", "poisson", set()),
+        ("client", "fixed", {"replace_one"}),
+        ("record", "poisson", {"add_or_remove_one"}),
+        ("client", "poisson", {"zero_out"}),
+        ("record", "shuffled", set()),
         ("user", "none", set()),
         ("record", None, set()),
     ],
@@ -225,7 +252,7 @@ def test_only_defined_combinations_can_be_described(
     ],
 )
 def test_bad_numbers_are_refused_by_name(field: str, value: float) -> None:
-    for words in (FIXED, RECORD, CLIENT):
+    for words in (FIXED, RECORD, CLIENT, POISSON, POISSON_CLIENT):
         with pytest.raises(AccountingError, match=f"^{field}="):
             replace(releases(words), **{field: value})
 
@@ -274,23 +301,6 @@ def test_calibration_of_one_sampled_release_is_the_inverse_amplification() -> No
     assert exact <= z <= 1.01 * exact
 
 
-@pytest.mark.parametrize("target", [0.01, 0.3, 8.0, 1000.0])
-@pytest.mark.parametrize("rate", [1e-4, 0.02, 0.7, 0.999])
-@pytest.mark.parametrize("num_releases", [1, 20, 10_000])
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
-def test_calibration_over_the_whole_range(
-    target: float, rate: float, num_releases: int, delta: float
-) -> None:
-    words = {**FIXED, "sample_rate": rate}
-    drawn = -math.expm1(num_releases * math.log1p(-rate))
-    if drawn <= delta:
-        with pytest.raises(AccountingError, match=r"^target_delta="):
-            calibrate_noise_multiplier(target, delta, num_releases=num_releases, **words)
-        return
-    z = calibrate_noise_multiplier(target, delta, num_releases=num_releases, **words)
-    assert 0.99 * target <= compute_epsilon(releases(words, z, num_releases), delta) <= target
-
-
 @settings(max_examples=40)
 @given(target=targets, num_releases=counts, delta=deltas, rate=rates)
 def test_sampling_never_needs_more_noise(
@@ -312,3 +322,40 @@ def test_a_delta_that_allows_publishing_the_record_is_refused() -> None:
     with pytest.raises(AccountingError, match=r"^target_delta=0.05 .* probability 0.049 in 5"):
         calibrate_noise_multiplier(1.0, 0.05, num_releases=5, **words)
     assert calibrate_noise_multiplier(1.0, 0.048, num_releases=5, **words) > 0.1
+
+
+def test_sampling_that_does_not_help_is_not_counted_and_the_answer_says_so() -> None:
+    # 128 of 143 records, z 4, 20 releases: a Renyi bound of 9.457, and 4.983 without amplification
+    words = {**FIXED, "sample_rate": 128 / 143}
+    bound = bound_epsilon(releases(words, 4.0, 20), 1e-5, "rdp")
+    assert bound.accountant == "closed_form"
+    assert bound.epsilon == gaussian_epsilon(4.0, 20, 1e-5)
+    assert bound_epsilon(releases(words, 4.0, 20), 1e-5, "pld").accountant == "pld"
+    for words in (FIXED, POISSON, RECORD, CLIENT):
+        for accountant in ACCOUNTANTS:
+            if accountant != "pld" or words["sampling"] != "none":
+                assert bound_epsilon(releases(words, 0.5, 20), 1e-5, accountant).accountant in (
+                    accountant,
+                    "closed_form",
+                )
+    # out of the range of its numbers, whatever it is asked for
+    for words in (FIXED, POISSON):
+        for accountant in ("pld", "rdp"):
+            bound = bound_epsilon(releases(words, 1e-6, 3), 1e-5, accountant)
+            assert bound.accountant == "closed_form"
+            assert bound.epsilon == gaussian_epsilon(1e-6, 3, 1e-5)
+
+
+def test_without_sampling_a_renyi_bound_stays_one() -> None:
+    bound = bound_epsilon(releases(RECORD, 2.0, 10), 1e-5, "rdp")
+    assert bound.accountant == "rdp"
+    assert bound.epsilon > gaussian_epsilon(2.0, 10, 1e-5)
+
+
+def test_a_cohort_of_clients_is_counted_like_a_sample_of_records() -> None:
+    fixed_client = {**FIXED, "unit": "client"}
+    for accountant in ACCOUNTANTS:
+        for one, other in ((FIXED, fixed_client), (POISSON, POISSON_CLIENT)):
+            assert compute_epsilon(releases(one), 1e-5, accountant) == compute_epsilon(
+                releases(other), 1e-5, accountant
+            )

@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,3 +152,14 @@ def test_published_noise_can_miss_what_is_really_needed() -> None:
     epsilon0, delta0 = required_before_amplification(4.0, 1e-3, 0.2)
     needed = analytic_gaussian_std(epsilon0, delta0, 1.0)
     assert published_noise_std(4.0, 1e-3, 0.2, 1.0) < needed
+
+
+@pytest.mark.parametrize("p", [1e-12, 1e-9, 1e-3, 0.5, 1.0 - 1e-9])
+def test_losses_keep_their_relative_precision(p: float) -> None:
+    # at a small rate a loss of 5 turns into one of 1e-7: ln(p + (1 - p) exp(-5)) + 5 cancels
+    losses = np.array([1e-9, 0.3, 0.999, 1.001, 5.3, 40.0, 499.0, 501.0, 2000.0])
+    with mpmath.workdps(40):
+        sampled = [float(mpmath.log1p(mpmath.mpf(p) * mpmath.expm1(x))) for x in losses]
+        unsampled = [float(mpmath.log1p(mpmath.expm1(x) / mpmath.mpf(p))) for x in losses]
+    assert loss_with_sampling(losses, p) == pytest.approx(sampled, rel=1e-14)
+    assert loss_without_sampling(losses, p) == pytest.approx(unsampled, rel=1e-14)

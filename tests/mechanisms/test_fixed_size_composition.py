@@ -24,6 +24,9 @@ SETTINGS = [
     (0.9, 1e-4, 10_000, 1e-6),
     (3000.0, 0.03, 400, 1e-9),
     (0.08, 0.5, 50, 1e-5),
+    (0.7, 1e-6, 10_000, 1e-5),
+    (2.0, 0.9999, 20, 1e-5),
+    (0.5, 1.0 - 1e-9, 3, 1e-6),
 ]
 RELATIVE = 0.005  # what the documentation promises
 
@@ -75,6 +78,52 @@ def test_one_release_against_quadrature(z: float, p: float, epsilon: float) -> N
     threshold = math.log1p(math.expm1(abs(epsilon)) / p) * z
     expected = Pair(z, p).delta(epsilon, [threshold, threshold + 3.0, threshold + 9.0])
     assert fixed_size_delta(epsilon, z, p) == pytest.approx(float(expected), rel=1e-8)
+
+
+def attack_delta(epsilon: float, z: float, p: float, record: int, replacement: int, rest: float):
+    """Hockey-stick divergence of two real releases, with 50 digits.
+
+    All records but one are ``rest``, a number in [0, 1]; the release is the noisy sum less what
+    the rest always adds. The ratio of the densities is monotone, so the divergence is a difference
+    of two normal distribution functions beyond its crossing, which bisection finds.
+    """
+    with mpmath.workdps(50):
+        z, p, v = (mpmath.mpf(x) for x in (z, p, rest))
+        e = mpmath.exp(mpmath.mpf(epsilon))
+        sign = 1 if record > replacement else -1
+
+        def density(x: mpmath.mpf, value: int) -> mpmath.mpf:
+            return p * mpmath.npdf(x, value, z) + (1 - p) * mpmath.npdf(x, v, z)
+
+        def above(x: mpmath.mpf, value: int) -> mpmath.mpf:
+            far = p * mpmath.ncdf(sign * (value - x) / z)
+            return far + (1 - p) * mpmath.ncdf(sign * (v - x) / z)
+
+        high = sign * 100 * (z * z + 1)
+        low = -high
+        for _ in range(110):
+            middle = (low + high) / 2
+            reached = density(middle, record) >= e * density(middle, replacement)
+            low, high = (low, middle) if reached else (middle, high)
+        return max(above(high, record) - e * above(high, replacement), mpmath.mpf(0))
+
+
+@pytest.mark.parametrize("p", [1e-9, 1e-4, 0.5, 0.9999, 1.0 - 1e-9])
+@pytest.mark.parametrize("z", [0.4, 5.0])
+def test_one_release_bounds_real_neighbours_at_rates_near_zero_and_one(z: float, p: float) -> None:
+    for epsilon in (-0.5, 0.0, 0.5 * p, 2.0):
+        bound = fixed_size_delta(epsilon, z, p)
+        seen = [
+            float(attack_delta(epsilon, z, p, *pair, rest))
+            for pair in ((1, 0), (0, 1))
+            for rest in (0.0, 0.3, 1.0)
+        ]
+        assert max(seen) <= bound * (1 + 1e-9)
+        assert max(seen) == pytest.approx(bound, rel=1e-6, abs=1e-300)  # and some attain it
+    for delta in (1e-3 * p, 1e-7 * p):
+        epsilon = fixed_size_epsilon(z, p, 1, delta)
+        assert float(attack_delta(epsilon, z, p, 1, 0, 0.0)) <= delta * (1 + 1e-9)
+        assert float(attack_delta(epsilon * (1 - 1e-6), z, p, 1, 0, 0.0)) > delta
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Normal numbers: the pieces add up to the density, and each is drawn from as it should be."""
 
+import bisect
 import math
 
 import numpy as np
@@ -10,12 +11,26 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
+from strategies.mechanisms import normal
 from strategies.mechanisms.normal import NUM_CELLS, cut_density, normal_numbers
-from strategies.mechanisms.rng import SecretStream, SeededStream
+from strategies.mechanisms.rng import SecretStream, SeededStream, Stream
 
 ALPHA = 1e-6
 PIECES = cut_density()
 NUM_RECTANGLES = PIECES.widths.size
+
+
+class _Left:
+    """Words of which every cell is one of the remainder."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.first = stream, True
+
+    def words(self, size: int) -> np.ndarray:
+        if self.first:
+            self.first = False
+            return np.full(size, NUM_CELLS - 1, dtype=np.uint64)
+        return self.stream.words(size)
 
 
 def half_density(x: float) -> float:
@@ -68,6 +83,35 @@ def test_a_word_in_a_rectangle_is_scaled_by_its_width() -> None:
     assert 0.99 < inside / size < 1
 
 
+def test_the_remainder_is_drawn_by_the_straightforward_formula() -> None:
+    """One candidate after the other: a piece, a point in its box, whether it lies below g."""
+    stream = _Left(SeededStream(b"remainder"))
+    numbers = normal_numbers(stream.words, 50).tolist()
+    candidates = 2 * 50 + 16
+    words = SeededStream(b"remainder").words(3 * candidates).reshape(3, candidates).tolist()
+    expected = []
+    for first, second, third in zip(*words, strict=True):
+        which, across, up = (((word >> 12) + 0.5) / 2**52 for word in (first, second, third))
+        sign = -1.0 if first % 2 else 1.0
+        piece = bisect.bisect_left(PIECES.shares.tolist(), which * PIECES.shares[-1])
+        if piece == 0:
+            expected.append(sign * norm.isf(across * norm.sf(PIECES.widths[0])))
+            continue
+        left, right = PIECES.lefts[piece - 1], PIECES.widths[piece - 1]
+        number = left + across * (right - left)
+        if PIECES.tops[piece - 1] + up * PIECES.heights[piece - 1] < half_density(number):
+            expected.append(sign * number)
+    assert numbers == pytest.approx(expected[:50], rel=1e-9)
+
+
+def test_candidates_are_drawn_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_some = normal._remainder
+    monkeypatch.setattr(normal, "_remainder", lambda draw, _, pieces: draw_some(draw, 3, pieces))
+    numbers = normal_numbers(_Left(SecretStream()).words, 200)
+    assert np.all(numbers != 0)
+    assert len(np.unique(numbers)) == 200
+
+
 def frequencies_fit(numbers: np.ndarray, edges: np.ndarray) -> bool:
     """Pearson's test of N(0, 1) at level ALPHA."""
     expected = np.diff(ndtr(edges)) * numbers.size
@@ -81,19 +125,6 @@ def test_frequencies_are_normal(twin: float) -> None:
     edges = norm.ppf(np.linspace(0, 1, 257))
     numbers = normal_numbers(SecretStream().words, 1_000_000)
     assert frequencies_fit(twin * numbers, edges) == (twin == 1.0)
-
-
-class _Left:
-    """Words of which every cell is one of the remainder."""
-
-    def __init__(self, stream: SecretStream) -> None:
-        self.stream, self.first = stream, True
-
-    def words(self, size: int) -> np.ndarray:
-        if self.first:
-            self.first = False
-            return np.full(size, NUM_CELLS - 1, dtype=np.uint64)
-        return self.stream.words(size)
 
 
 def remainder_fits(numbers: np.ndarray) -> bool:

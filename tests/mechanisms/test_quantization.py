@@ -147,7 +147,9 @@ def test_no_word_moves_a_level_or_leaves_the_range(num_levels: int, word: int) -
     codes = np.zeros(vector.size, dtype=unsigned_type(code_width(num_levels)))
     _quantize_block(vector, codes, scale, num_levels, Constant(word))
     quantized = QuantizedVector(scale, codes, num_levels)
-    assert np.array_equal(np.where(quantized.negative, -1, 1) * quantized.levels, levels)
+    # Zero has one code: no sign.
+    sign_bit = 2 ** math.ceil(math.log2(num_levels + 1))
+    assert np.array_equal(quantized.codes, np.where(levels < 0, sign_bit - levels, levels))
     # A norm that was rounded down leaves coordinates a little beyond the scale.
     beyond = np.array([scale, -scale]) * (1 + 1e-9)
     _quantize_block(beyond, codes[:2], scale, num_levels, Constant(word))

@@ -1,5 +1,7 @@
 """Streams: reproducible, separate, and of the right law (each assertion fails by chance < 1e-6)."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -100,3 +102,28 @@ def test_secret_stream_is_the_aes_ctr_key_stream() -> None:
 def test_bad_settings_are_refused(kind: str, seed: int) -> None:
     with pytest.raises(ValueError, match="allowed"):
         Randomness(kind, seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 20_000])
+def test_half_words_are_the_halves_of_the_words(size: int) -> None:
+    halves = SeededStream(b"halves").half_words(size)
+    words = SeededStream(b"halves").words((size + 1) // 2).tolist()
+    assert halves.dtype == np.uint32
+    expected = [half for word in words for half in (word % 2**32, word >> 32)]
+    assert halves.tolist() == expected[:size]
+
+
+def test_words_do_not_depend_on_how_many_are_drawn_at_once() -> None:
+    # More than the piece of the key stream that is made at once, and an odd rest.
+    stream = SeededStream(b"pieces")
+    parts = [stream.words(size) for size in (20_001, 1, 0, 8191)]
+    assert np.array_equal(np.concatenate(parts), SeededStream(b"pieces").words(28_193))
+
+
+def test_a_seeded_stream_is_keyed_by_the_hash_of_its_name() -> None:
+    key = hashlib.sha256(b"name").digest()
+    assert np.array_equal(SeededStream(b"name").words(5), SecretStream(key).words(5))
+    assert np.array_equal(
+        Randomness("seeded", 7).stream("noise", 1, 2).words(5),
+        SeededStream(b"7/noise/1/2").words(5),
+    )

@@ -1,14 +1,15 @@
-"""A symmetric privacy loss on a grid, and epsilon after its repeated composition.
+"""A privacy loss on a grid, and epsilon after its repeated composition.
 
-For a symmetric neighbouring relation the privacy loss of a dominating pair takes the values ``l``
-and ``-l`` with masses in the ratio ``exp(l)``. Such a loss is fixed by its profile
-``delta(epsilon)`` at ``epsilon >= 0``. The grid is filled by the pessimistic "connect the dots"
-rule [1]_, that of ``dp_accounting``'s ``create_pmf_pessimistic_connect_dots``. The ``T``-fold
-convolution is not that of its ``self_compose``, whose rounding error of about ``T * 1e-16`` is as
-large as a small delta: at ``T = 10,000`` and delta 1e-11 its epsilon is below the true one. Here
+The privacy loss of a pair of distributions (P, Q) takes the value ``l`` with a mass under P and a
+mass under Q that are in the ratio ``exp(l)``. Such a loss is fixed by two halves of a profile:
+``delta(epsilon)`` at ``epsilon >= 0`` of the pair itself and of the reversed pair (Q, P). The grid
+is filled by the pessimistic "connect the dots" rule [1]_, that of ``dp_accounting``'s
+``create_pmf_pessimistic_connect_dots``. The ``T``-fold convolution is not that of its
+``self_compose``, whose rounding error of about ``T * 1e-16`` is as large as a small delta: at
+``T = 10,000`` and delta 1e-11 its epsilon is below the true one. Here
 
-* only positive losses are read off the profile, which keeps relative precision where the loss is
-  rare or tiny;
+* every mass is read off a profile at ``epsilon >= 0``, which keeps relative precision where the
+  loss is rare or tiny;
 * the masses are tilted by ``exp(theta loss)`` before the Fourier transform, which moves the
   rounding error to where it is small beside delta;
 * what is left of the rounding error is bounded and counted.
@@ -38,23 +39,21 @@ LOG_WRAP = LOG_SLACK - 10.0
 
 
 @dataclass(frozen=True)
-class SymmetricLoss:
-    """A privacy loss that takes the values ``losses``, their negatives, zero and infinity.
+class DiscreteLoss:
+    """A privacy loss that takes finitely many values, and infinity.
 
     Attributes
     ----------
     losses : ndarray of float64, shape (n,)
-        Positive and ascending.
-    plus, minus : ndarray of float64, shape (n,)
-        Masses at ``losses`` and at ``-losses``.
-    zero, infinite : float
-        Masses at zero and at infinity.
+        Ascending, of either sign.
+    masses : ndarray of float64, shape (n,)
+        Probabilities of the losses under the first distribution of the pair.
+    infinite : float
+        Probability of an infinite loss.
     """
 
     losses: Array
-    plus: Array
-    minus: Array
-    zero: float
+    masses: Array
     infinite: float = 0.0
 
     def log_moments(self, thetas: Array) -> Array:
@@ -70,50 +69,50 @@ class SymmetricLoss:
         ndarray of float64, shape (k,)
         """
         exponents = np.outer(thetas, self.losses)
-        decayed = self.zero + np.exp(-exponents) @ self.minus
         with np.errstate(divide="ignore"):
-            exponents += np.log(self.plus)
-        shift = np.maximum(exponents.max(axis=1), 0.0)
-        grown = np.exp(exponents - shift[:, None]).sum(axis=1)
-        return np.asarray(shift + np.log(grown + np.exp(-shift) * decayed))
+            exponents += np.log(self.masses)
+        shift = exponents.max(axis=1)
+        return np.asarray(shift + np.log(np.exp(exponents - shift[:, None]).sum(axis=1)))
 
-    def tilted(self, theta: float, log_moment: float) -> SymmetricLoss:
-        """Return the finite losses with masses multiplied by ``exp(theta loss - log_moment)``."""
+    def tilted_masses(self, theta: float, log_moment: float) -> Array:
+        """Return the masses multiplied by ``exp(theta loss - log_moment)``, shape (n,)."""
         with np.errstate(divide="ignore"):
-            plus = np.exp(np.log(self.plus) + theta * self.losses - log_moment)
-        minus = self.minus * np.exp(-theta * self.losses - log_moment)
-        return SymmetricLoss(self.losses, plus, minus, self.zero * math.exp(-log_moment))
+            return np.asarray(np.exp(np.log(self.masses) + theta * self.losses - log_moment))
 
 
-def connect_the_dots(profile: Array, spacing: float) -> SymmetricLoss:
+def connect_the_dots(profile: Array, reverse_profile: Array, spacing: float) -> DiscreteLoss:
     """Build the smallest loss on a grid whose profile is nowhere below the given one.
 
     Parameters
     ----------
     profile : ndarray of float64, shape (n + 1,)
-        delta at ``0, spacing, ..., n spacing``, falling and convex in ``exp(epsilon)``; n >= 1.
+        delta of the pair at ``0, spacing, ..., n spacing``, falling and convex in
+        ``exp(epsilon)``; n >= 1.
+    reverse_profile : ndarray of float64, shape (m + 1,)
+        The same of the reversed pair, m >= 1; equal to ``profile`` at 0. That of a symmetric pair
+        is ``profile`` itself.
     spacing : float
         Positive, at most 700.
 
     Returns
     -------
-    SymmetricLoss
-        On the grid ``spacing * (1, ..., n)``. Its profile runs through the given points and is
-        linear in ``exp(epsilon)`` between them.
+    DiscreteLoss
+        On the grid ``spacing * (-m, ..., n)``. Its profile, and that of the reversed pair, runs
+        through the given points and is linear in ``exp(epsilon)`` between them.
     """
-    drops = np.maximum(profile[:-1] - profile[1:], 0.0)
-    plus = drops / -math.expm1(-spacing)
-    plus[:-1] -= drops[1:] / math.expm1(spacing)
-    plus = np.maximum(plus, 0.0)
-    losses = spacing * np.arange(1, profile.size, dtype=np.float64)
-    minus = plus * np.exp(-losses)
+    right = _masses_above_zero(profile, spacing)
+    # The reversed pair's masses at positive losses, seen from this pair.
+    mirrored = _masses_above_zero(reverse_profile, spacing)
+    left = mirrored * np.exp(-spacing * np.arange(1, mirrored.size + 1, dtype=np.float64))
     infinite = float(profile[-1])
-    zero = max(0.0, 1.0 - infinite - float(plus.sum()) - float(minus.sum()))
-    return SymmetricLoss(losses, plus, minus, zero, infinite)
+    zero = max(0.0, 1.0 - infinite - float(right.sum()) - float(left.sum()))
+    losses = spacing * np.arange(-left.size, right.size + 1, dtype=np.float64)
+    return DiscreteLoss(losses, np.concatenate([left[::-1], [zero], right]), infinite)
 
 
 def composed_epsilon(
-    loss: SymmetricLoss,
+    loss: DiscreteLoss,
+    spacing: float,
     num_releases: int,
     delta: float,
     *,
@@ -125,8 +124,10 @@ def composed_epsilon(
 
     Parameters
     ----------
-    loss : SymmetricLoss
-        On the grid ``spacing * (1, ..., n)``.
+    loss : DiscreteLoss
+        On the grid ``spacing * (-m, ..., n)``, n >= 1.
+    spacing : float
+        Positive.
     num_releases : int
         ``T``, at least 1.
     delta : float
@@ -145,9 +146,10 @@ def composed_epsilon(
         ``epsilon >= 0``, an upper bound for any ``tilt``, ``tail_tilt`` and ``low``; a poor choice
         costs tightness and time. Infinite if infinite losses or the tail use up delta.
     """
-    n, spacing = loss.losses.size, float(loss.losses[0])
+    places = np.rint(loss.losses / spacing).astype(np.int64)
+    most = num_releases * int(places[-1])
     log_mass, log_tail_mass = (float(k) for k in loss.log_moments(np.array([tilt, tail_tilt])))
-    tilted = loss.tilted(tilt, log_mass)
+    tilted = loss.tilted_masses(tilt, log_mass)
     log_mass, log_tail_mass = num_releases * log_mass, num_releases * log_tail_mass
 
     # The window ends where both the mass and the tilted mass above it are negligible, and is long
@@ -157,20 +159,17 @@ def composed_epsilon(
         (log_tail_mass - log_least) / tail_tilt,
         (log_tail_mass - log_mass - LOG_WRAP) / (tail_tilt - tilt),
     )
-    last = math.ceil(min(high / spacing, num_releases * n))
+    last = math.ceil(min(high / spacing, most))
     reach = max(last * spacing - low, -log_least / tilt)
-    cells = max(2 * n + 1, math.ceil(reach / spacing) + 3)
+    cells = max(places.size, math.ceil(reach / spacing) + 3)
     # Mass above the window (Chernoff) and at infinity is taken from delta in full.
-    top = spacing * last
-    above = 0.0 if last >= num_releases * n else math.exp(log_tail_mass - tail_tilt * top)
+    above = 0.0 if last >= most else math.exp(log_tail_mass - tail_tilt * spacing * last)
     infinite = -math.expm1(num_releases * math.log1p(-loss.infinite))
     budget = delta * (1.0 - SLACK) - infinite - above
     while budget > 0.0:
         size = int(fft.next_fast_len(cells, real=True))
         masses = np.zeros(size)
-        masses[0] = tilted.zero
-        masses[1 : n + 1] = tilted.plus
-        masses[size - n :] = tilted.minus[::-1]
+        masses[places % size] = tilted
         power = fft.rfft(masses) ** num_releases
         composed = np.maximum(fft.irfft(power, size), 0.0) + _rounding(masses, power, num_releases)
         indices = last - np.arange(size)
@@ -190,6 +189,14 @@ def composed_epsilon(
             return 0.0
         cells *= 2
     return math.inf
+
+
+def _masses_above_zero(profile: Array, spacing: float) -> Array:
+    """Return the masses at ``spacing * (1, ..., n)`` that belong to a profile's n + 1 points."""
+    drops = np.maximum(profile[:-1] - profile[1:], 0.0)
+    masses = drops / -math.expm1(-spacing)
+    masses[:-1] -= drops[1:] / math.expm1(spacing)
+    return np.maximum(masses, 0.0)
 
 
 def _rounding(masses: Array, power: NDArray[np.complex128], num_releases: int) -> float:

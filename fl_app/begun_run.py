@@ -1,0 +1,80 @@
+"""A run that was stopped or killed: whether it can go on from what is in its folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read_checkpoint
+from fl_app.device_state import STATE_FILE, has_entries
+from fl_app.errors import ConfigError
+from fl_app.run_store import CHECKPOINT_FOLDER, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
+from fl_app.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class BegunRun:
+    """A folder in which a run was begun, and the run's settings.
+
+    Attributes
+    ----------
+    folder : Path
+    settings : RunSettings
+        As its config.yaml has them; the engine may be another.
+    """
+
+    folder: Path
+    settings: RunSettings
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has reached its end and written its results.
+
+        Raises
+        ------
+        ConfigError
+            If its summary.json is damaged.
+        """
+        file = self.folder / SUMMARY_FILE
+        try:
+            summary = json.loads(file.read_text(encoding="utf-8"))
+            ended = not summary["interrupted"] or summary["num_rounds"] >= self.settings.rounds
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError("resume", str(file), f"a whole file ({error})") from None
+        return bool(ended)
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Return where the run stands; None if it was ended before its first round was.
+
+        Raises
+        ------
+        ConfigError
+            If a file that the run needs is damaged, missing, or of another run.
+        """
+        folder = self.folder / CHECKPOINT_FOLDER
+        checkpoint = read_checkpoint(folder)
+        metrics = self.folder / METRICS_FILE
+        rows = metrics.read_bytes() if metrics.exists() else b""
+        if checkpoint is None:
+            # Each round's checkpoint is written before the next round's row.
+            if rows.count(b"\n") > 2:
+                raise ConfigError(
+                    "resume", str(self.folder), f"a run's folder with {folder / CHECKPOINT_FILE}"
+                )
+            return None
+        if checkpoint.settings != digest_settings(self.settings):
+            raise ConfigError(
+                "resume", str(self.folder / CONFIG_FILE), "the settings that the run began with"
+            )
+        kept = rows[: checkpoint.metrics_bytes]
+        if len(kept) < checkpoint.metrics_bytes or not kept.endswith(b"\n"):
+            raise ConfigError("resume", str(metrics), "a file with all rounds of the checkpoint")
+        if checkpoint.totals.get("updates") and not has_entries(folder):
+            raise ConfigError(
+                "resume",
+                str(self.folder),
+                f"a run's folder with {folder / STATE_FILE}: without it, the clients would not "
+                "know how often they have taken part",
+            )
+        return checkpoint

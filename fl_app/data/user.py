@@ -1,0 +1,71 @@
+"""The user's own data: a function of theirs, named by import path."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.data.records import DataError, RawDataset, Records
+from fl_app.import_path import import_function
+
+
+def read_user_data(path: str | None, root: str | None) -> RawDataset:
+    """Call the user's function with data.root and check what it returns.
+
+    Parameters
+    ----------
+    path : str or None
+        Import path, package.module:name, of a function that takes data.root (str or None) and
+        returns a `RawDataset`. Every process of a run calls it on its own: it must return the same
+        records, in the same order, each time.
+    root : str or None
+        Handed on as it is; absolute unless None.
+
+    Returns
+    -------
+    RawDataset
+        With copies of the arrays.
+
+    Raises
+    ------
+    DataError
+        If there is no such function, it raises, or it returns anything else or features that are
+        not finite.
+    """
+    if path is None:
+        raise DataError(
+            "data.path: null; the import path package.module:name of a function is needed, which "
+            "takes data.root and returns a fl_app.data.RawDataset"
+        )
+    try:
+        function = import_function("data.path", path)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    try:
+        returned = function(root)
+    except Exception as error:
+        # Other texts may quote the data.
+        quotable = isinstance(error, DataError | OSError)
+        reason = f"{type(error).__name__}: {error}" if quotable else type(error).__name__
+        raise DataError(f"data.path: {path!r} raised {reason}") from error
+    if not isinstance(returned, RawDataset):
+        raise DataError(
+            f"data.path: {path!r} returned a {type(returned).__name__}; a fl_app.data.RawDataset "
+            "is needed"
+        )
+    groups = None if returned.train_groups is None else returned.train_groups.copy()
+    return RawDataset(
+        _copy(returned.train, f"data.path: {path!r}, train"),
+        _copy(returned.test, f"data.path: {path!r}, test"),
+        returned.num_classes,
+        groups,
+        tuple(returned.group_names),
+    )
+
+
+def _copy(records: Records, name: str) -> Records:
+    """Copy, because the features are scaled in place and the user may keep theirs."""
+    features: NDArray[Any] = records.features.copy()
+    if not np.isfinite(features).all():
+        raise DataError(f"{name}: features that are not finite; replace them before returning")
+    return Records(features, records.labels.copy())

@@ -1,0 +1,248 @@
+"""What clients keep in a folder: their memories of runs, in one SQLite file.
+
+A device has one for all runs that it takes part in; a simulated run has one for all its clients.
+"""
+
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from fl_app.errors import ConfigError, RunError
+from strategies.device_state import LedgerEntry, Observation
+
+STATE_FILE = "devices.sqlite"
+FORMAT_VERSION = 1
+# How long a writer waits for the others, each of which needs far below a millisecond.
+BUSY_SECONDS = 30.0
+
+Synchronous = Literal["FULL", "OFF"]
+
+_TABLES = """
+CREATE TABLE meta (format_version INTEGER NOT NULL);
+CREATE TABLE ledger (
+    run TEXT NOT NULL, client INTEGER NOT NULL, method TEXT NOT NULL,
+    last_round INTEGER NOT NULL, participations INTEGER NOT NULL, terms TEXT NOT NULL,
+    request TEXT NOT NULL, reply BLOB NOT NULL, releases TEXT NOT NULL,
+    PRIMARY KEY (run, client, method)
+);
+CREATE TABLE keys (
+    run TEXT NOT NULL, client INTEGER NOT NULL, name TEXT NOT NULL, key BLOB NOT NULL,
+    PRIMARY KEY (run, client, name)
+);
+CREATE TABLE observations (
+    number INTEGER PRIMARY KEY, run TEXT NOT NULL, client INTEGER NOT NULL, content TEXT NOT NULL
+);
+CREATE INDEX observations_of ON observations (run, client);
+"""
+_VALUES = "last_round, participations, terms, request, reply, releases"
+_WRITE_ENTRY = (
+    f"INSERT INTO ledger (run, client, method, {_VALUES}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (run, client, method) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _VALUES.split(", "))
+)
+
+
+class ClientEntry(NamedTuple):
+    """An entry of the ledger, and whose it is."""
+
+    run: str
+    client: int
+    entry: LedgerEntry
+
+
+class FolderState:
+    """A client's memory of one run in a folder's file; see `strategies.device_state.DeviceState`.
+
+    Several processes, and the threads of each, may read and write at once. Whatever was written is
+    found again after the process was killed in the moment after.
+
+    Parameters
+    ----------
+    folder : Path
+        Created if missing, readable by its owner only, as is the file in it.
+    run : str
+        Name of the run; other runs' memories in the same file are apart.
+    client : int
+        Number of the client in the run.
+    synchronous : {"FULL", "OFF"}
+        FULL: a write has reached the disk when the call returns, and outlives a loss of power.
+        OFF: it outlives the end of the process, however that comes; enough for a simulation, and
+        a hundred times faster.
+
+    Raises
+    ------
+    RunError
+        If the folder or the file cannot be read or written; so do all methods.
+    ConfigError
+        If the file is of an unknown format version.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, client: int, synchronous: Synchronous = "FULL"
+    ) -> None:
+        self._folder = folder
+        self._whose = (run, client)
+        create_state(folder)
+        self._connection = _connect(folder, synchronous)
+
+    def read_entry(self, method: str) -> LedgerEntry:
+        """Return the run's entry; a fresh one if there is none."""
+        query = f"SELECT {_VALUES} FROM ledger WHERE run = ? AND client = ? AND method = ?"
+        rows = self._execute(query, *self._whose, method)
+        return LedgerEntry(method, *rows[0]) if rows else LedgerEntry(method)
+
+    def write_entry(self, entry: LedgerEntry) -> None:
+        """Replace the run's entry."""
+        values = [getattr(entry, name) for name in _VALUES.split(", ")]
+        self._execute(_WRITE_ENTRY, *self._whose, entry.method, *values)
+
+    def read_key(self, name: str) -> bytes | None:
+        """Return a key that was kept under this name in this run; None if there is none."""
+        query = "SELECT key FROM keys WHERE run = ? AND client = ? AND name = ?"
+        rows = self._execute(query, *self._whose, name)
+        return bytes(rows[0][0]) if rows else None
+
+    def write_key(self, name: str, key: bytes) -> None:
+        """Keep a key."""
+        self._execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", *self._whose, name, key)
+
+    def delete_key(self, name: str) -> None:
+        """Forget a key; it is no error if there is none."""
+        query = "DELETE FROM keys WHERE run = ? AND client = ? AND name = ?"
+        self._execute(query, *self._whose, name)
+
+    def read_observations(self) -> list[Observation]:
+        """Return the run's observations in the order in which they were added."""
+        query = "SELECT content FROM observations WHERE run = ? AND client = ? ORDER BY number"
+        rows = [json.loads(content) for (content,) in self._execute(query, *self._whose)]
+        return [Observation(tuple(point), value) for *point, value in rows]
+
+    def add_observation(self, observation: Observation) -> None:
+        """Append an observation."""
+        # JSON gives back the same floating-point numbers.
+        content = json.dumps([*observation.point, observation.value])
+        query = "INSERT INTO observations (run, client, content) VALUES (?, ?, ?)"
+        self._execute(query, *self._whose, content)
+
+    def _execute(self, query: str, *values: Any) -> list[Any]:
+        with _named(self._folder):
+            return self._connection.execute(query, values).fetchall()
+
+
+def create_state(folder: Path) -> None:
+    """Create a folder's file, unless it is there; RunError if that fails.
+
+    Whoever else looks sees no file or a whole one.
+    """
+    target = folder / STATE_FILE
+    if target.exists():
+        return
+    with _named(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Only its owner may read it, and so the files that SQLite will put beside it.
+        descriptor, name = tempfile.mkstemp(prefix=f".{STATE_FILE}.", suffix=".tmp", dir=folder)
+        temporary = Path(name)
+        try:
+            os.close(descriptor)
+            connection = sqlite3.connect(temporary, isolation_level=None)
+            # Stays with the file: readers and the writer do not wait for each other, and what a
+            # killed process has written is there.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_TABLES)
+            connection.execute("INSERT INTO meta VALUES (?)", (FORMAT_VERSION,))
+            connection.close()
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return  # another process was faster
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def list_entries(folder: Path) -> list[ClientEntry]:
+    """Return the ledger of a folder, by run, client and method, without the stored replies.
+
+    Raises
+    ------
+    RunError
+        If there is no file, or it cannot be read.
+    ConfigError
+        If it is of an unknown format version.
+    """
+    values = _VALUES.replace("reply", "x''")
+    query = f"SELECT run, client, method, {values} FROM ledger ORDER BY run, client, method"
+    connection = _connect(folder, "OFF")
+    with _named(folder):
+        rows = connection.execute(query).fetchall()
+    return [ClientEntry(run, client, LedgerEntry(*rest)) for run, client, *rest in rows]
+
+
+def has_entries(folder: Path) -> bool:
+    """Return whether any client of a folder has an entry; False if there is no file."""
+    if not (folder / STATE_FILE).exists():
+        return False
+    connection = _connect(folder, "OFF")
+    with _named(folder):
+        return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM ledger)").fetchone()[0])
+
+
+def forget_replies(folder: Path, up_to_round: int) -> None:
+    """Forget the stored replies of rounds that no one will ask for again.
+
+    Parameters
+    ----------
+    folder : Path
+        Of a simulated run: all clients in it are those of one run.
+    up_to_round : int
+        The last round of which nothing will be asked again.
+    """
+    connection = _connect(folder, "OFF")
+    with _named(folder):
+        connection.execute(
+            "UPDATE ledger SET reply = x'' WHERE last_round <= ? AND reply != x''", (up_to_round,)
+        )
+
+
+def _connect(folder: Path, synchronous: Synchronous) -> sqlite3.Connection:
+    """Return this process's connection to a folder's file."""
+    with _named(folder):
+        file = folder / STATE_FILE
+        status = file.stat()
+        return _open(file, synchronous, os.getpid(), status.st_dev, status.st_ino)
+
+
+# By process, since a connection must not be used beyond a fork, and by the file's identity, since
+# the file of an earlier run may have been removed.
+@lru_cache(maxsize=8)
+def _open(file: Path, synchronous: Synchronous, *_: int) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(file))}?mode=rw",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,  # each statement is a transaction
+        check_same_thread=False,  # SQLite's own lock does
+    )
+    rows = connection.execute("SELECT format_version FROM meta").fetchall()
+    if rows != [(FORMAT_VERSION,)]:
+        found = rows[0][0] if rows else None
+        raise ConfigError("format_version", found, f"{FORMAT_VERSION} ({file})")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    return connection
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Turn failures of the disk and of SQLite, whose texts hold no values, into one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RunError(f"{folder / STATE_FILE}: {error}") from None
+    except OSError as error:
+        raise RunError(f"{folder / STATE_FILE}: {error.strerror}") from None

@@ -1,0 +1,87 @@
+"""A model of the user's own, by import path: built, and checked before it is trusted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from fl_app.import_path import call_function
+
+KEY = "model.path"
+_NUM_RECORDS = 3  # of the batch that a model is tried on
+
+
+def build_user_model(path: str, feature_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """Call ``path(feature_shape, num_classes)`` and check what it returns.
+
+    Draws come from torch's global generator, which the caller seeds and restores.
+
+    Parameters
+    ----------
+    path : str
+        ``package.module:function``.
+    feature_shape : sequence of int
+        Shape of one record's features.
+    num_classes : int
+        Number of outputs (logits).
+
+    Returns
+    -------
+    torch.nn.Module
+        On the CPU, with trainable parameters; maps zeros (n, *feature_shape) to (n, num_classes).
+
+    Raises
+    ------
+    ValueError
+        If the function cannot be imported, raises, or returns something else; names `KEY`.
+    """
+    shape = tuple(feature_shape)
+    model = call_function(KEY, path, shape, num_classes)
+    if not isinstance(model, nn.Module):
+        raise _refuse(path, f"a torch.nn.Module is needed, not a {type(model).__name__}")
+    devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
+    if devices - {"cpu"}:
+        raise _refuse(path, f"a model on the CPU is needed, not on {', '.join(sorted(devices))}")
+    training = model.training
+    try:
+        with torch.no_grad():
+            logits: Any = model.eval().float()(torch.zeros(_NUM_RECORDS, *shape))
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise _refuse(
+            path,
+            f"a model for features of shape {shape} is needed; on zeros it raised "
+            f"{type(error).__name__}: {reason}",
+        ) from error
+    model.train(training)
+    found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if found != (_NUM_RECORDS, num_classes):
+        raise _refuse(
+            path,
+            f"logits of shape (n, num_classes) are needed: {(_NUM_RECORDS, num_classes)} for "
+            f"{_NUM_RECORDS} records, not {found}",
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise _refuse(path, "a model with trainable parameters is needed")
+    return model
+
+
+def require_equal_models(path: str, first: nn.Module, second: nn.Module) -> None:
+    """Raise ValueError unless two calls with the same seed gave two models of the same values."""
+    if first is second:
+        raise _refuse(path, "a new module is needed each time, not the same one")
+    values, others = first.state_dict(), second.state_dict()
+    same = values.keys() == others.keys() and all(
+        torch.equal(values[name], others[name]) for name in values
+    )
+    if not same:
+        raise _refuse(
+            path,
+            "the same initial values are needed for the same seed: draw them from torch's "
+            "global generator, which is seeded for the call",
+        )
+
+
+def _refuse(path: str, reason: str) -> ValueError:
+    return ValueError(f"{KEY}: {path!r}; {reason}")

@@ -1,0 +1,79 @@
+"""What the rounds of a run add up to: replaced after each round, kept in checkpoints."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What happened so far.
+
+    Attributes
+    ----------
+    num_rounds : int
+        Rounds begun.
+    uploads : mapping of int to int
+        Uploads asked of each client; one that may have been sent counts.
+    fewest_uploads : int or None
+        The smallest number of uploads that a published round summed; None before the first.
+    complete : bool
+        Whether every client that was asked uploaded, in every round.
+    uplink_bytes : int
+        Of all replies.
+    """
+
+    num_rounds: int = 0
+    uploads: Mapping[int, int] = field(default_factory=dict)
+    fewest_uploads: int | None = None
+    complete: bool = True
+    uplink_bytes: int = 0
+
+    def begin_round(self) -> "Tally":
+        """Count a round whose clients are about to be asked."""
+        return replace(self, num_rounds=self.num_rounds + 1)
+
+    def add_replies(
+        self, cohort: Iterable[int], ineligible: Iterable[int], num_valid: int, uplink_bytes: int
+    ) -> "Tally":
+        """Charge whoever was asked and did not say that it sits out: it may have uploaded."""
+        asked = set(cohort)
+        return replace(
+            self,
+            uploads=Counter(self.uploads) + Counter(asked - set(ineligible)),
+            complete=self.complete and num_valid == len(asked),
+            uplink_bytes=self.uplink_bytes + uplink_bytes,
+        )
+
+    def publish(self, num_summed: int) -> "Tally":
+        """Count a round whose sum changed the model."""
+        fewest = num_summed if self.fewest_uploads is None else self.fewest_uploads
+        return replace(self, fewest_uploads=min(fewest, num_summed))
+
+    def export(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {**asdict(self), "uploads": sorted(self.uploads.items())}
+
+    @classmethod
+    def restore(cls, values: Any) -> "Tally":
+        """Return what `export` returned, or the same after a detour through JSON.
+
+        Raises
+        ------
+        ValueError
+            If it is something else.
+        """
+        try:
+            tally = cls(**{**values, "uploads": dict(values["uploads"])})
+        except (KeyError, TypeError, ValueError):
+            tally = None
+        if tally is None or not tally._is_sound() or values.keys() != asdict(tally).keys():
+            raise ValueError("state of a strategy: what export_state returns is needed")
+        return tally
+
+    def _is_sound(self) -> bool:
+        counts = [self.num_rounds, self.uplink_bytes, *self.uploads, *self.uploads.values()]
+        counts += [] if self.fewest_uploads is None else [self.fewest_uploads]
+        whole = all(type(count) is int and count >= 0 for count in counts)
+        return whole and type(self.complete) is bool

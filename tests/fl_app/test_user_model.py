@@ -1,0 +1,187 @@
+"""A model by import path: what is taken, what is refused, and how the user is told."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fl_app.models import ModelSettings, build_model
+from fl_app.record_mixing import mixes_records
+from tests.fl_app import own_models
+
+SHAPE = (1, 8, 8)
+MODULE = "tests.fl_app.own_models"
+
+
+def make(name: str, seed: int = 0, **more) -> nn.Module:
+    settings = ModelSettings("user", path=f"{MODULE}:{name}", **more)
+    return build_model(settings, SHAPE, 10, seed)
+
+
+def test_the_user_s_function_is_called_with_shape_and_classes():
+    model = make("build")
+    assert isinstance(model, own_models.Net)
+    assert model(torch.zeros(4, *SHAPE)).shape == (4, 10)
+    assert model.training
+    assert model.middle.training
+    assert make("Holder.build").output.weight.shape == (10, 64)
+    assert make("build", dtype="float64").output.weight.dtype == torch.float64
+
+
+def test_the_trial_on_zeros_leaves_a_model_as_its_function_made_it():
+    norm = make("with_batch_norm").middle[1]
+    assert int(norm.num_batches_tracked) == 0
+    assert torch.equal(norm.running_var, torch.ones(64))
+
+
+def test_the_seed_decides_and_the_global_generator_is_untouched():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, again, other = (make("build", seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(6)
+    later = make("build", 0).state_dict()
+    for name, value in first.items():
+        assert torch.equal(value, again[name])
+        assert torch.equal(value, later[name])
+        assert not torch.equal(value, other[name])
+
+
+def test_the_generator_is_restored_after_a_refusal():
+    before = torch.get_rng_state()
+    for name in ("raises", "frozen", "unseeded"):
+        with pytest.raises(ValueError, match=r"model\.path"):
+            make(name)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+REFUSED = [
+    ("raises", "raises((1, 8, 8), 10) raised RuntimeError: no weights here"),
+    ("no_module", "a torch.nn.Module is needed, not a str"),
+    ("Net", None),  # a class is as good as a function
+    ("no_parameters", "trainable parameters is needed"),
+    ("frozen", "trainable parameters is needed"),
+    ("too_many_logits", "(3, 10) for 3 records, not (3, 11)"),
+    ("no_tensor", "not tuple"),
+    ("other_shape", "features of shape (1, 8, 8) is needed; on zeros it raised RuntimeError"),
+    ("elsewhere", "on the CPU is needed, not on meta"),
+    ("the_same", "a new module is needed each time"),
+    ("unseeded", "the same initial values are needed for the same seed"),
+    ("not_callable", "a function is needed, not a int"),
+    ("missing", f"a name that {MODULE} has is needed"),
+    ("Holder.missing", f"a name that {MODULE} has is needed"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED)
+def test_what_is_no_model_is_refused_with_the_reason(name, message):
+    if message is None:
+        make(name)
+        return
+    with pytest.raises(ValueError, match=r"^model\.path: ") as caught:
+        make(name)
+    text = str(caught.value)
+    assert text.startswith(f"model.path: '{MODULE}:{name}'; ")
+    assert message in text
+    assert "\n" not in text
+
+
+def refuse(path: str) -> str:
+    with pytest.raises(ValueError, match=r"^model\.path: ") as caught:
+        build_model(ModelSettings("user", path=path), SHAPE, 10, 0)
+    return str(caught.value)
+
+
+def test_a_module_that_is_missing_or_broken_says_which(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "no module nonexistent is installed here" in refuse("nonexistent:thing")
+    assert "no module tests.missing is installed here" in refuse("tests.missing.deeper:thing")
+    (tmp_path / "broken_model.py").write_text("import nonexistent_library\n")
+    text = refuse("broken_model:build")
+    assert "importing broken_model raised ModuleNotFoundError: No module named 'nonexist" in text
+    (tmp_path / "wrong_model.py").write_text("1 / 0\n")
+    assert "importing wrong_model raised ZeroDivisionError" in refuse("wrong_model:build")
+    sys.modules.pop("wrong_model", None)
+
+
+@pytest.mark.parametrize("path", [None, "", "module", "module:", ":name", "a b:c", "a:b:c", "a.:b"])
+def test_a_malformed_path_is_refused_at_once(path):
+    with pytest.raises(ValueError, match=r"^model\.path: .*; an import path package\.module:name"):
+        ModelSettings("user", path=path)
+
+
+RUN = ("run", "model=user", "num_rounds=1", "num_clients=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "model.path: null; an import path"),
+        (["model.path=nonexistent:thing"], "no module nonexistent is installed here"),
+        ([f"model.path={MODULE}:frozen"], "trainable parameters"),
+        (["model=cnn_small", "model.path=null"], "model.name: 'cnn_small' cannot take features"),
+    ],
+)
+def test_the_user_is_told_in_one_line_before_anything_runs(fl_app, tmp_path, words, message):
+    ended = fl_app(*RUN, *words)
+    assert ended.code == 2
+    (line,) = ended.errors.splitlines()
+    assert line.startswith("fl-app: model.")
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_with_a_model_of_the_user_s_own_is_reproducible(run):
+    words = [f"model.path={MODULE}:build", "strategy=fedavg", "num_clients=3", "num_rounds=2"]
+    first, again = (run("model=user", *words) for _ in range(2))
+    assert first.sha256 == again.sha256
+    assert first.summary["num_parameters"] == 650
+    assert first.summary["test_accuracy"] > 0.5
+
+
+# Layers that mix the records of a batch
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (nn.BatchNorm2d(4), "1 (BatchNorm2d)"),
+        (nn.BatchNorm2d(4, track_running_stats=False), "1 (BatchNorm2d)"),
+        (nn.SyncBatchNorm(4), "1 (SyncBatchNorm)"),
+        (nn.LazyBatchNorm2d(), "1 (LazyBatchNorm2d)"),
+        (nn.GroupNorm(2, 4), None),
+        (nn.InstanceNorm2d(4), None),
+        (nn.Dropout2d(), None),
+        (nn.LayerNorm([4, 6, 6]), None),
+    ],
+)
+def test_batch_normalisation_is_named(layer, named):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), layer, nn.Flatten(), nn.Linear(144, 10))
+    assert mixes_records(model) == named
+    assert mixes_records(model.eval()) == named
+    if named is None:
+        assert mixes_records(model, SHAPE) is None
+        assert not model.training
+
+
+def test_the_layer_s_full_name_is_given():
+    assert mixes_records(make("with_batch_norm")) == "middle.1 (BatchNorm1d)"
+    assert mixes_records(nn.BatchNorm1d(3)) == "the model (BatchNorm1d)"
+
+
+def test_what_mixes_in_code_of_the_model_s_own_shows_when_it_is_tried():
+    model = make("centred").eval()
+    assert mixes_records(model) is None
+    assert mixes_records(model, SHAPE) == "the model (Net)"
+
+
+@pytest.mark.parametrize("name", ["softmax_regression", "mlp", "cnn", "cnn_small"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_bundled_model_mixes_and_trying_changes_nothing(name, dtype):
+    model = build_model(ModelSettings(name, dtype=dtype), (1, 28, 28), 10, 0)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    assert mixes_records(model, (1, 28, 28)) is None
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
