@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from fl_app.models import ModelSettings, build_model
-from fl_app.record_mixing import mixes_records
 from tests.fl_app import own_models
 
 SHAPE = (1, 8, 8)
@@ -138,50 +137,3 @@ def test_a_run_with_a_model_of_the_user_s_own_is_reproducible(run):
     assert first.sha256 == again.sha256
     assert first.summary["num_parameters"] == 650
     assert first.summary["test_accuracy"] > 0.5
-
-
-# Layers that mix the records of a batch
-
-
-@pytest.mark.parametrize(
-    ("layer", "named"),
-    [
-        (nn.BatchNorm2d(4), "1 (BatchNorm2d)"),
-        (nn.BatchNorm2d(4, track_running_stats=False), "1 (BatchNorm2d)"),
-        (nn.SyncBatchNorm(4), "1 (SyncBatchNorm)"),
-        (nn.LazyBatchNorm2d(), "1 (LazyBatchNorm2d)"),
-        (nn.GroupNorm(2, 4), None),
-        (nn.InstanceNorm2d(4), None),
-        (nn.Dropout2d(), None),
-        (nn.LayerNorm([4, 6, 6]), None),
-    ],
-)
-def test_batch_normalisation_is_named(layer, named):
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), layer, nn.Flatten(), nn.Linear(144, 10))
-    assert mixes_records(model) == named
-    assert mixes_records(model.eval()) == named
-    if named is None:
-        assert mixes_records(model, SHAPE) is None
-        assert not model.training
-
-
-def test_the_layer_s_full_name_is_given():
-    assert mixes_records(make("with_batch_norm")) == "middle.1 (BatchNorm1d)"
-    assert mixes_records(nn.BatchNorm1d(3)) == "the model (BatchNorm1d)"
-
-
-def test_what_mixes_in_code_of_the_model_s_own_shows_when_it_is_tried():
-    model = make("centred").eval()
-    assert mixes_records(model) is None
-    assert mixes_records(model, SHAPE) == "the model (Net)"
-
-
-@pytest.mark.parametrize("name", ["softmax_regression", "mlp", "cnn", "cnn_small"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_no_bundled_model_mixes_and_trying_changes_nothing(name, dtype):
-    model = build_model(ModelSettings(name, dtype=dtype), (1, 28, 28), 10, 0)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    state = torch.get_rng_state()
-    assert mixes_records(model, (1, 28, 28)) is None
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

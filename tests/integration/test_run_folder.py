@@ -198,17 +198,17 @@ def test_a_round_in_which_nobody_is_asked_is_a_round(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is neither one of clients that all failed, nor one of clients that all sat out."""
-    from strategies.dp_fedpaq import server
+    from strategies.dp_fedpaq import cohort as cohorts
 
-    real = server.sample_cohort
+    real = cohorts.sample_cohort
 
-    def sample(num_clients: int, num_sampled: int, stream: Stream) -> np.ndarray:
-        cohort = real(num_clients, num_sampled, stream)
+    def sample(num_clients: int, num_sampled: int, kind: str, stream: Stream) -> np.ndarray:
+        cohort = real(num_clients, num_sampled, kind, stream)
         empty.append(len(empty) in (0, 2))
         return cohort[:0] if empty[-1] else cohort
 
     empty: list[bool] = []
-    monkeypatch.setattr(server, "sample_cohort", sample)
+    monkeypatch.setattr(cohorts, "sample_cohort", sample)
     outcome = run("num_rounds=4", "faults.late_rate=0.3")
     assert [row["num_sampled"] for row in outcome.rows] == [0, 0, 10, 0, 10]
     assert outcome.rows[1]["num_failures"] == outcome.rows[1]["num_replies"] == 0

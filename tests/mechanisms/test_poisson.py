@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies.mechanisms.closed_form import analytic_gaussian_delta, gaussian_epsilon
-from strategies.mechanisms.poisson import poisson_delta, poisson_epsilon
+from strategies.mechanisms.composition import sampled_epsilon
+from strategies.mechanisms.poisson import _directions, poisson_delta, poisson_epsilon
 from strategies.mechanisms.privacy_loss import fixed_size_epsilon
 
 # What the documentation promises.
@@ -189,6 +190,19 @@ def test_many_releases_against_laplace_inversion(
     for adding in (False, True):
         assert inverted_delta(epsilon, z, q, num_releases, adding) <= delta  # never too small
     assert inverted_delta((1 - RELATIVE) * epsilon, z, q, num_releases, False) > delta
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "num_releases", "delta"),
+    [(4.0, 0.6, 10, 1e-5), (1.0, 0.1, 100, 1e-5), (20.0, 0.1, 10_000, 1e-12)],
+)
+def test_adding_alone_against_laplace_inversion(
+    z: float, q: float, num_releases: int, delta: float
+) -> None:
+    # hidden behind removing, which always turned out larger, but composed all the same
+    epsilon = sampled_epsilon(z, q, num_releases, delta, lambda *args: _directions(*args)[1:])
+    assert inverted_delta(epsilon, z, q, num_releases, True) <= delta
+    assert inverted_delta((1 - RELATIVE) * epsilon, z, q, num_releases, True) > delta
 
 
 def test_laplace_inversion_knows_the_answer_without_sampling() -> None:
