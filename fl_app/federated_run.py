@@ -71,7 +71,6 @@ class FederatedRun:
         self._interrupted = threading.Event()
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
-        self._train_losses: dict[int, float] = {}
         sizes = dataset.partition_sizes()
         self._strategy: DpFedPaq = build_strategy(
             settings,
@@ -176,8 +175,7 @@ class FederatedRun:
         outcome = evaluate(model, values, dataset.test, feature_norm)
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
-            loss = global_train_loss(model, values, dataset, feature_norm)
-            metrics["global-train-loss"] = self._train_losses[server_round] = loss
+            metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
         if server_round == 0:
             self._write_row(_empty_row(), metrics)
         return metrics
@@ -257,7 +255,7 @@ class FederatedRun:
             "interrupted": self._interrupted.is_set(),
             "published": compare_with_published(
                 settings.published,
-                losses=self._train_losses,
+                losses=self._train_losses(),
                 test_accuracy=self._last.get("test_accuracy"),
                 local_epochs=settings.strategy.local_epochs,
                 num_rounds=totals["rounds"],
@@ -266,6 +264,12 @@ class FederatedRun:
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
         return summary
+
+    def _train_losses(self) -> dict[int, float]:
+        """Return the losses on all training records by round, of before a resumption too."""
+        rows = self._store.read_metrics()
+        losses = {row["round"]: row.get("global_train_loss") for row in rows}
+        return {at: loss for at, loss in losses.items() if loss is not None}
 
 
 def default_folder(root: Path) -> Path:

@@ -98,6 +98,12 @@ class RunStore:
         with self._writing(), (self.folder / METRICS_FILE).open("a") as file:
             file.write(line + "\n")
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return what metrics.jsonl holds, those of earlier rounds of a resumed run too."""
+        with self._writing():
+            lines = (self.folder / METRICS_FILE).read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
     def metrics_bytes(self) -> int:
         """Return the length of metrics.jsonl, which has reached the disk then."""
         with self._writing(), (self.folder / METRICS_FILE).open("rb") as file:

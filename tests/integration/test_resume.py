@@ -20,6 +20,7 @@ OVERRIDES = (
     *("num_rounds=40", "num_clients=8", "num_sampled_clients=4", "seed=7"),
     *("strategy.max_participations=12", "strategy.batch_size=4"),
     *("faults.loss_rate=0.15", "faults.late_rate=0.2", "faults.seed=3"),
+    *("train_loss_every=2", "published.rounds=[2,40]", "published.global_train_loss=[2.0,1.0]"),
 )
 ROUNDS = 40
 

@@ -22,7 +22,14 @@ from tests.conftest import SHARED_DATA, Outcome
 Run = Callable[..., Outcome]
 FIELDS = {
     *("round", "seconds", "num_sampled", "num_replies", "num_failures", "num_ineligible"),
-    *("train_loss", "test_loss", "test_accuracy", "uplink_bytes", "downlink_bytes"),
+    *(
+        "train_loss",
+        "global_train_loss",
+        "test_loss",
+        "test_accuracy",
+        "uplink_bytes",
+        "downlink_bytes",
+    ),
     *("control_bytes", "epsilon", "delta"),
 }
 SUMMARY = {
