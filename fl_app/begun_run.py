@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import ConfigError
@@ -54,6 +55,7 @@ class BegunRun:
         """
         folder = self.folder / CHECKPOINT_FOLDER
         checkpoint = read_checkpoint(folder)
+        read_asked(folder)  # refuses what is damaged
         metrics = self.folder / METRICS_FILE
         rows = metrics.read_bytes() if metrics.exists() else b""
         if checkpoint is None:

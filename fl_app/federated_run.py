@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from fl_app.asked_clients import AskedJournal, read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, strip_engine
 from fl_app.client_app import SETTINGS_KEY
 from fl_app.data import FederatedDataset
@@ -111,6 +112,12 @@ class FederatedRun:
             _log.info("going on with round %d of %d", first_round, settings.rounds)
         # The same on every engine: clients hold a run to them.
         terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
+        if settings.randomness == "secret":
+            folder = self._store.checkpoints
+            asked = read_asked(folder)
+            if asked is not None and asked[0] == first_round:
+                self._strategy.repeat_round(*asked)
+            grid = AskedJournal(grid, folder, self._client_ids)
         try:
             with _StopOnInterrupt(self._interrupted):
                 result = self._strategy.start(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.asked_clients import ASKED_FILE
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
 from fl_app.device_state import STATE_FILE
 from fl_app.errors import RunError
@@ -61,7 +62,7 @@ class RunStore:
                 (self.folder / CONFIG_FILE).unlink(missing_ok=True)
                 for file in (self.folder / PRIVACY_FILE, self.folder / LOG_FILE):
                     file.unlink(missing_ok=True)
-                _unlink(self.checkpoints, CHECKPOINT_FILE, f"{STATE_FILE}*")
+                _unlink(self.checkpoints, CHECKPOINT_FILE, ASKED_FILE, f"{STATE_FILE}*")
                 self.rewind(0)
 
     def rewind(self, metrics_bytes: int) -> None:
@@ -79,7 +80,8 @@ class RunStore:
             # Of processes that were killed while they wrote.
             for name in (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE):
                 _unlink(self.folder, f".{name}.*.tmp")
-            _unlink(self.checkpoints, f".{CHECKPOINT_FILE}.*.tmp", f".{STATE_FILE}.*.tmp*")
+            for name in (CHECKPOINT_FILE, ASKED_FILE, STATE_FILE):
+                _unlink(self.checkpoints, f".{name}.*.tmp*")
             with (self.folder / METRICS_FILE).open("ab") as file:
                 file.truncate(metrics_bytes)
 

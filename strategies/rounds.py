@@ -101,6 +101,16 @@ class RoundStrategy(Strategy):
 
     def __init__(self, on_round: OnRound | None = None) -> None:
         self.on_round = on_round
+        self._repeated: dict[int, list[int]] = {}
+
+    def repeat_round(self, server_round: int, clients: list[int]) -> None:
+        """Ask these clients in a round, instead of drawing anew, before `start`.
+
+        For a round that may have been sent before the server was killed. Where cohorts are drawn
+        in secret, other clients would be asked in its place: what the first ones uploaded would be
+        charged to nobody.
+        """
+        self._repeated[server_round] = clients
 
     @abstractmethod
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:

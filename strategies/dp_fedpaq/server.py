@@ -208,14 +208,15 @@ class DpFedPaq(RoundStrategy):
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
         clients = self._clients(grid)
+        ordered = sorted(clients)
         positions = self.cohorts.draw(len(clients), self._stream("cohort", server_round))
+        cohort = self._repeated.pop(server_round, [ordered[p] for p in positions])
         size = self.upload_bits(layout.num_parameters)
-        if not self._budget.allows(8 * self.tally.uplink_bytes, len(positions), size):
+        if not self._budget.allows(8 * self.tally.uplink_bytes, len(cohort), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         self._start = (arrays, layout.flatten(model), layout)
         self.tally = self.tally.begin_round()
-        ordered = sorted(clients)
-        self._cohort = {clients[ordered[p]]: ordered[p] for p in positions}
+        self._cohort = {clients[client]: client for client in cohort}
         request = request_config(server_round, self._parameters, config)
         return round_requests(self._cohort, server_round, arrays, request)
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from fl_app import federated_run, hydra_jobs
+from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
 from fl_app.device_state import list_entries
@@ -109,7 +110,9 @@ def test_a_run_goes_on_wherever_it_ended(fl_app, break_after, tmp_path, after, b
             assert connection.execute("SELECT max(length(reply)) FROM ledger").fetchone() == (0,)
         assert all(row["valid"] for row in outcome.guarantees)
     else:
-        assert outcome.sha256 == whole(fl_app, tmp_path, words).sha256
+        expected = whole(fl_app, tmp_path, words)
+        assert outcome.sha256 == expected.sha256
+        assert [row["epsilon"] for row in outcome.rows] == [row["epsilon"] for row in expected.rows]
     assert {path.name for path in folder.iterdir()} <= FILES | EXTRAS
     log = (folder / "run.log").read_text()
     assert ("going on with round" in log) == ((after, before) != (1, True))
@@ -128,6 +131,42 @@ def test_in_a_secret_run_the_interrupted_round_s_bytes_are_kept(fl_app, break_af
         rows = connection.execute("SELECT last_round, length(reply) FROM ledger").fetchall()
     assert len(rows) == 4
     assert all(last == 3 and size > 600 for last, size in rows)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_in_a_secret_run_the_interrupted_round_s_clients_are_asked_again(
+    fl_app, break_after, tmp_path, after
+):
+    """Others in their place would leave what the first ones uploaded uncharged."""
+    words = (*SMALL, "num_clients=40", "num_sampled_clients=4", "randomness=secret")
+    words = (*words, "strategy.max_participations=5")  # nobody sits out
+    break_after(after, before=True)
+    fl_app("run", *words, "hydra.run.dir=run")
+    folder = tmp_path / "run" / "checkpoint"
+    asked = read_asked(folder)
+    entries = [each for each in list_entries(folder) if each.entry.last_round == after]
+    assert asked == (after, [each.client for each in entries])
+    assert fl_app("run", "resume=run").code == 0
+    assert read_asked(folder)[0] == 5
+    charged = dict(read_checkpoint(folder).strategy["uploads"])
+    kept = {each.client: each.entry.participations for each in list_entries(folder)}
+    assert charged == {client: count for client, count in kept.items() if count}
+    assert sum(charged.values()) == 20
+    # A new run in the folder draws its own.
+    (folder / "asked.json").write_text('{"format_version": 1, "round": 1, "clients": [0]}')
+    assert fl_app("run", *words, "num_rounds=1", "hydra.run.dir=run").code == 0
+    assert len(read_asked(folder)[1]) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"format_version": 2, "round": 1, "clients": []}']
+)
+def test_a_damaged_note_of_the_clients_is_refused(fl_app, break_after, tmp_path, text):
+    break_after(2)
+    fl_app("run", *SMALL, "randomness=secret", "hydra.run.dir=run")
+    (tmp_path / "run" / "checkpoint" / "asked.json").write_text(text)
+    line = assert_refused(fl_app("run", "resume=run"), 2)
+    assert "asked.json" in line
 
 
 def test_seconds_add_up(fl_app, begun):
