@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from fl_app.import_path import check_import_path
+from fl_app.import_path import check_import_path, import_function
 from fl_app.user_model import KEY, build_user_model, require_equal_models
 
 MODELS: dict[str, str] = {
@@ -105,6 +105,9 @@ def build_model(
         raise ValueError("feature_shape: (); at least one dimension is needed")
     # devices=[] and the CPU's own generator: torch.manual_seed would seed the GPUs too.
     with torch.random.fork_rng(devices=[]):
+        if settings.path is not None:
+            # Before the seed: a module may draw numbers while it is imported for the first time.
+            import_function(KEY, settings.path)
         torch.default_generator.manual_seed(seed)
         model = _build(settings, shape, num_classes)
         if settings.path is not None:

@@ -137,3 +137,18 @@ def test_a_run_with_a_model_of_the_user_s_own_is_reproducible(run):
     assert first.sha256 == again.sha256
     assert first.summary["num_parameters"] == 650
     assert first.summary["test_accuracy"] > 0.5
+
+
+def test_a_module_that_draws_while_it_is_imported_changes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "drawing_module.py").write_text(
+        "import torch\n"
+        "torch.randn(3)\n"
+        "def build(shape, classes):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = ModelSettings("user", path="drawing_module:build")
+    state = torch.get_rng_state()
+    first, second = (build_model(settings, (1, 8, 8), 10, 0) for _ in range(2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(first[1].weight, second[1].weight)
