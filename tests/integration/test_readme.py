@@ -1,14 +1,16 @@
 """The README's claims that can be run."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.accuracy import RESULTS, print_table
+from bench import accuracy, mechanisms
 from fl_app.engines.in_process import run_in_process
 from strategies.dp_fedpaq import PAPER_MAP
 from tests.conftest import REPOSITORY
@@ -39,15 +41,24 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 
-def test_the_results_table_is_what_the_committed_results_say(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("bench", [accuracy, mechanisms], ids=lambda module: module.__name__)
+def test_the_tables_are_what_the_committed_results_say(
+    capsys: pytest.CaptureFixture[str], bench: ModuleType
 ) -> None:
-    import json
-
-    results = json.loads(RESULTS.read_text())
+    results = json.loads(bench.RESULTS.read_text())
     assert results.keys() == {"format_version", "command", "seeds", "versions", "date", "rows"}
-    print_table(results)
+    bench.print_table(results)
     assert capsys.readouterr().out in README
+
+
+def test_our_epsilon_of_dp_sgd_is_that_of_opacus() -> None:
+    rows = json.loads(mechanisms.RESULTS.read_text())["rows"]
+    counted = [row for row in rows if "opacus" in row]
+    assert counted
+    for row in counted:
+        # Both are upper bounds; Opacus's adds its own allowance for error.
+        assert row["epsilon"] == pytest.approx(row["opacus"]["prv"], rel=0.01)
+        assert row["epsilon"] <= row["opacus"]["rdp"]
 
 
 def test_the_paper_map_is_shown_whole() -> None:
