@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"

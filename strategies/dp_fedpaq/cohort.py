@@ -1,9 +1,7 @@
 """Who is asked in a round, and how often one client may be."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from strategies.dp_fedpaq.algorithm import plan_participations, sample_cohort
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
@@ -74,6 +72,9 @@ class CohortPlan:
             return self.max_participations
         return plan_participations(num_rounds, self.num_sampled(num_clients), num_clients)
 
-    def draw(self, num_clients: int, stream: Stream) -> NDArray[np.int64]:
-        """Draw a round's clients: positions below M, increasing."""
-        return sample_cohort(num_clients, self.num_sampled(num_clients), self.participation, stream)
+    def draw(self, clients: Iterable[int], stream: Stream) -> list[int]:
+        """Draw a round's clients, in increasing order."""
+        ordered = sorted(clients)
+        sampled = self.num_sampled(len(ordered))
+        drawn = sample_cohort(len(ordered), sampled, self.participation, stream)
+        return [ordered[position] for position in drawn]

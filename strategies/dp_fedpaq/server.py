@@ -1,6 +1,7 @@
 """The server side of DP-FedPaq, a Flower strategy."""
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -193,25 +194,25 @@ class DpFedPaq(RoundStrategy):
 
     def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
         """Raise ParameterError if a run would exceed its uplink budget."""
-        num_sampled = self.cohorts.num_sampled(num_clients)
-        self._budget.check_plan(num_rounds, num_sampled, self.upload_bits(num_parameters))
+        sampled, bits = self.cohorts.num_sampled(num_clients), self.upload_bits(num_parameters)
+        self._budget.check_plan(num_rounds, sampled, bits)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Pick the cohort and build its requests, in the order of the client numbers.
 
-        Raises
-        ------
-        EndOfRun
-            If the uploads might exceed the uplink budget; nobody has been asked then.
+        Raises EndOfRun if the uploads might exceed the uplink budget; nobody has been asked then.
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
         clients = self._clients(grid)
-        ordered = sorted(clients)
-        positions = self.cohorts.draw(len(clients), self._stream("cohort", server_round))
-        cohort = self._repeated.pop(server_round, [ordered[p] for p in positions])
+        cohort = self.cohorts.draw(clients, self._stream("cohort", server_round))
         size = self.upload_bits(layout.num_parameters)
+        if server_round in self._repeated:
+            # It may have been uploaded already, and noised by the server with other noise.
+            cohort = self._repeated.pop(server_round)
+            again = self._parameters.noise_at == "server"
+            self.tally = self.tally.add_interrupted(cohort, math.ceil(size / 8), charged=again)
         if not self._budget.allows(8 * self.tally.uplink_bytes, len(cohort), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         self._start = (arrays, layout.flatten(model), layout)

@@ -34,6 +34,21 @@ class Tally:
         """Count a round whose clients are about to be asked."""
         return replace(self, num_rounds=self.num_rounds + 1)
 
+    def add_interrupted(
+        self, cohort: Iterable[int], upload_bytes: int, *, charged: bool
+    ) -> "Tally":
+        """Count a round that was sent, whose end was lost, and that is about to be repeated.
+
+        The clients repeat their bytes, which takes the uplink again and reveals nothing. With
+        `charged`, what was made of them may have been seen with other noise: it counts in full.
+        """
+        asked = list(cohort)
+        uplink = self.uplink_bytes + upload_bytes * len(asked)
+        if not charged:
+            return replace(self, uplink_bytes=uplink)
+        uploads = Counter(self.uploads) + Counter(asked)
+        return replace(self, uplink_bytes=uplink, num_rounds=self.num_rounds + 1, uploads=uploads)
+
     def add_replies(
         self, cohort: Iterable[int], ineligible: Iterable[int], num_valid: int, uplink_bytes: int
     ) -> "Tally":

@@ -1,6 +1,5 @@
 """Who is asked: sizes, kinds and what is refused."""
 
-import numpy as np
 import pytest
 
 from strategies.dp_fedpaq.cohort import CohortPlan
@@ -20,8 +19,11 @@ from strategies.mechanisms.rng import SecretStream
 )
 def test_the_number_of_clients_asked(plan: CohortPlan, expected: int) -> None:
     assert plan.num_sampled(40) == expected
-    drawn = plan.draw(40, SecretStream())
-    assert len(np.unique(drawn)) == len(drawn) == expected
+    clients = range(100, 140)
+    drawn = plan.draw(reversed(clients), SecretStream())
+    assert len(set(drawn)) == len(drawn) == expected
+    assert set(drawn) <= set(clients)
+    assert drawn == sorted(drawn)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fl_app.engines.in_process import FIRST_NODE_ID
 from strategies.dp_fedpaq import DpFedPaq, ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.rounds import RoundResult
@@ -116,3 +117,20 @@ def test_the_report_knows_what_was_lost() -> None:
     start(chosen, grid, num_rounds=2)
     assert not chosen.run.complete
     assert chosen.run.fewest_uploads == 2
+
+
+def test_an_interrupted_round_is_counted_again_where_the_server_adds_the_noise() -> None:
+    spent = {}
+    for noise_at in ("client", "server"):
+        chosen = strategy(noise_at=noise_at, quantizer="none", randomness="secret")
+        chosen.repeat_round(2, [FIRST_NODE_ID, FIRST_NODE_ID + 3])
+        grid = RecordingGrid(make_app(), 4)
+        start(chosen, grid, num_rounds=2)
+        assert len(grid.requests) == 4 + 2
+        spent[noise_at] = chosen.tally
+        # 16 parameters in float32, and as much again for what may have been sent before.
+        assert chosen.tally.uplink_bytes == (4 + 2 + 2) * 64
+    assert spent["client"].num_rounds == 2
+    assert max(spent["client"].uploads.values()) == 2
+    assert spent["server"].num_rounds == 3
+    assert max(spent["server"].uploads.values()) == 3

@@ -1,5 +1,6 @@
 """The tally: who was asked counts, whatever came back; and it survives JSON."""
 
+import dataclasses
 import json
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_run_is_complete_while_everybody_uploads() -> None:
 def test_rounds_that_are_not_published_do_not_count_as_sums() -> None:
     assert Tally().add_replies([1], set(), 0, 0).fewest_uploads is None
     assert Tally().publish(4).publish(7).fewest_uploads == 4
+
+
+def test_a_round_that_is_repeated_counts_where_it_may_have_been_seen() -> None:
+    before = example()
+    repeated = before.add_interrupted([3, 4], 10, charged=False)
+    assert repeated == dataclasses.replace(before, uplink_bytes=170)
+    charged = before.add_interrupted([3, 4], 10, charged=True)
+    assert (charged.num_rounds, charged.uplink_bytes) == (3, 170)
+    assert dict(charged.uploads) == {3: 3, 4: 1, 5: 1, 9: 1}
 
 
 def test_it_survives_json() -> None:

@@ -46,7 +46,7 @@ class TestWholeUpdate:
 
     def test_a_zeroed_out_client_must_still_upload_noise(self):
         sensitivity = whole_update_sensitivity(1.0, unit="client", neighboring_relation="zero_out")
-        assert any("still uploads" in condition for condition in sensitivity.conditions)
+        assert any("the noise stays" in condition for condition in sensitivity.conditions)
 
     @pytest.mark.parametrize(
         ("unit", "relation"),
