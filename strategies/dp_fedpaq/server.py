@@ -187,8 +187,7 @@ class DpFedPaq(RoundStrategy):
             planned = max(planned, num_rounds)
         self._parameters = replace(self._parameters, num_participations=planned)
         if self._parameters.noise_at == "server" and self._parameters.adds_noise:
-            worst = replace(plan, uploads={0: planned})
-            z = plan_server_noise(self._parameters, worst)
+            z = plan_server_noise(self._parameters, replace(plan, uploads={0: planned}))
             plan = replace(plan, server_noise_multiplier=z)
         self._plan = plan
 
