@@ -6,7 +6,7 @@ Only a secret run needs it; in a seeded one the cohort is drawn the same again.
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from flwr.app import Message
@@ -30,12 +30,21 @@ class AskedJournal(GridRelay):
         Where the note is kept.
     client_ids : mapping of int to int
         Node id to client number.
+    before_sending : callable
+        Called before a round is sent, after it was noted.
     """
 
-    def __init__(self, grid: Grid, folder: Path, client_ids: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        folder: Path,
+        client_ids: Mapping[int, int],
+        before_sending: Callable[[], None],
+    ) -> None:
         super().__init__(grid)
         self._folder = folder
         self._client_ids = client_ids
+        self._before_sending = before_sending
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Note the round, then send messages; return their ids."""
@@ -52,6 +61,7 @@ class AskedJournal(GridRelay):
         if requests:
             clients = [self._client_ids[each.metadata.dst_node_id] for each in requests]
             write_asked(self._folder, int(requests[0].metadata.group_id), clients)
+            self._before_sending()
         return requests
 
 

@@ -33,7 +33,9 @@ def tell_partition(message: Message, context: Context) -> Message:
     The server says in which folder simulated clients keep their states.
     """
     asked = message.content.get("config")
-    if isinstance(asked, ConfigRecord) and isinstance(folder := asked.get(STATE_KEY), str):
+    folder = asked.get(STATE_KEY) if isinstance(asked, ConfigRecord) else None
+    # Once, and before anything else is remembered: another folder would forget what was spent.
+    if isinstance(folder, str) and not context.state:
         context.state[STATE_KEY] = ConfigRecord({STATE_KEY: folder})
     told = {key: int(context.node_config[key]) for key in (PARTITION_KEY, NUM_PARTITIONS_KEY)}
     return Message(RecordDict({"config": ConfigRecord({**told})}), reply_to=message)

@@ -117,7 +117,7 @@ class FederatedRun:
             asked = read_asked(folder)
             if asked is not None and asked[0] == first_round:
                 self._strategy.repeat_round(*asked)
-            grid = AskedJournal(grid, folder, self._client_ids)
+            grid = AskedJournal(grid, folder, self._client_ids, self._write_privacy)
         try:
             with _StopOnInterrupt(self._interrupted):
                 result = self._strategy.start(
@@ -228,8 +228,11 @@ class FederatedRun:
         row["delta"] = None if epsilon is None else self._strategy.parameters.target_delta
         self._store.append_metrics(row)
         # After each round, so that a run that fails later has said what was given away.
-        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
+        self._write_privacy()
         self._last = row
+
+    def _write_privacy(self) -> None:
+        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
 
     def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals

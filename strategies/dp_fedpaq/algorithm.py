@@ -4,6 +4,7 @@ The step numbers are those of Algorithm 2 of the paper as this product reads it;
 package lists them, with the deviations.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -195,6 +196,25 @@ def upload_bits(num_parameters: int, parameters: DpFedPaqParameters) -> int:
     if parameters.quantizer == "qsgd":
         return qsgd_num_bits(num_parameters, parameters.num_levels)
     return 32 * num_parameters
+
+
+def longest_upload(parameters: DpFedPaqParameters, server_round: int, num_parameters: int) -> float:
+    """Return an L2 norm that no honest upload exceeds, but with probability below exp(-50).
+
+    The clipped update, and the noise of the client that adds most. Infinite where the server
+    cannot know: with a quantiser, whose rounding lengthens, or without clipping.
+    """
+    if parameters.clipping_norm is None or parameters.quantizer != "none":
+        return math.inf
+    longest = parameters.clipping_norm
+    if parameters.client_adds_noise:
+        if parameters.mode == "paper":
+            return math.inf
+        most = client_mechanism(parameters, server_round, parameters.min_records)
+        assert most is not None
+        longest += most.noise_std * (math.sqrt(num_parameters) + 10.0)
+    # Numbers travel in float32.
+    return longest * (1.0 + 1e-6) + 1e-30
 
 
 # Alg. 2, step 8: x <- x + (1/r) sum of the updates; uniform weights.

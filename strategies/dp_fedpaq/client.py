@@ -204,8 +204,11 @@ def _make_upload(
     streams = UploadStreams(randomness, request.server_round, client)
     enough = records >= parameters.min_records or parameters.sampling == "poisson"
 
+    noised: list[int] = []
+
     def step_noise(step: int, size: int) -> NDArray[np.float64]:
         assert mechanism is not None
+        noised.append(step)
         return gradient_noise(mechanism, size, streams.noise)
 
     in_steps = parameters.mechanism == "dp_sgd" and mechanism is not None
@@ -221,6 +224,9 @@ def _make_upload(
     )
     try:
         trained, loss = local_update(work) if enough else (model.arrays, None)
+        if in_steps and noised != list(range(len(work.batches))):
+            _log.error("the local update took noise for steps %s only: nothing is sent", noised)
+            return None, None, True
         upload = local_round(model.vector, trained, model.layout, parameters, mechanism, streams)
         return upload, loss, False
     except Exception:

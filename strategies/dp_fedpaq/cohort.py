@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from strategies.dp_fedpaq.algorithm import plan_participations, sample_cohort
+from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.mechanisms.rng import Stream
 
@@ -78,3 +79,25 @@ class CohortPlan:
         sampled = self.num_sampled(len(ordered))
         drawn = sample_cohort(len(ordered), sampled, self.participation, stream)
         return [ordered[position] for position in drawn]
+
+
+def check_hidden_cohorts(cohorts: CohortPlan, budget: UplinkBudget) -> None:
+    """Refuse what would show users of the models how many clients took part (`noise_at: server`).
+
+    Raises
+    ------
+    ParameterError
+        If rounds without enough replies would be left out, or Poisson cohorts would end the run.
+    """
+    if cohorts.min_replies > 1:
+        raise ParameterError(
+            "min_replies",
+            cohorts.min_replies,
+            "1 with noise_at=server (a round that is left out shows who was there)",
+        )
+    if cohorts.participation == "poisson" and budget.bits is not None:
+        raise ParameterError(
+            "participation",
+            cohorts.participation,
+            "fixed with noise_at=server and an uplink budget (its end shows how many took part)",
+        )

@@ -141,13 +141,15 @@ def _why_not(parameters: DpFedPaqParameters, run: Participation, spent: Spent | 
         reasons.append(f"epsilon is {spent.epsilon:.3g}: the noise hides nothing")
     elif parameters.randomness == "seeded":
         reasons.append(SEEDED)
-    delta_limit = MAX_DELTA
-    if parameters.unit == "record" and run.num_records:
-        delta_limit = min(MAX_DELTA, 1.0 / max(run.num_records.values()))
-    if parameters.target_delta >= delta_limit:
+    protected, count = "client", run.num_clients
+    if parameters.unit == "record":
+        protected, count = "record", max((run.num_records or {0: 1}).values())
+    if parameters.target_delta >= min(MAX_DELTA, 1.0 / count):
+        # The largest client's number of records may be secret, so it is not named.
         reasons.append(
-            f"delta = {parameters.target_delta:g} is not below {delta_limit:.3g}: it would allow "
-            "publishing a record outright with a probability that matters"
+            f"delta = {parameters.target_delta:g} is not below {MAX_DELTA:g} and one over the "
+            f"number of {protected}s: it would allow publishing a {protected} outright with a "
+            "probability that matters"
         )
     return "; ".join(reasons) or None
 
@@ -175,7 +177,8 @@ def _assumptions(
     else:
         lines.append(
             "trusted server: it adds the noise and shows nobody the uploads, nor anything but "
-            "the models; the uploads travel encrypted"
+            "the models; the uploads travel encrypted; of a round that was interrupted and "
+            "repeated it had shown nothing"
         )
     if spent.colluding_fraction == 1.0:
         carrier = "each upload carries its own noise" if by_client else "the noise is the server's"
@@ -202,10 +205,14 @@ def _assumptions(
     if "cohort" in spent.counts:
         lines.append(
             "secret cohorts: nobody but the server knows which clients were asked in a round; all "
-            f"{run.num_rounds} rounds are counted, each with the probability of being drawn"
+            f"{run.num_rounds} rounds are counted, each with the probability of being drawn from "
+            f"the {run.num_clients} clients that the run began with"
         )
         if by_client:
-            lines.append("no loss: every client that was asked uploaded, and all add equal noise")
+            lines.append(
+                "no loss: every client that was asked uploaded, all add equal noise, and each of "
+                f"the {run.num_clients} clients could be reached in every round, asked or not"
+            )
     if "sum" in spent.counts:
         lines.append(
             f"sums: at least {run.fewest_uploads} uploads were summed in every published round, "

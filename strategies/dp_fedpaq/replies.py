@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message
 from strategies.dp_fedpaq.algorithm import Vector, decode_update
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, MessageError, parse_reply
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
+from strategies.mechanisms.clipping import l2_norm
 from strategies.mechanisms.packing import PackingError
 from strategies.rounds import RoundResult, payload_bytes
 
@@ -61,16 +62,22 @@ class CollectedReplies:
         """Mean of the reported losses; None if there is none."""
         return math.fsum(self.losses) / len(self.losses) if self.losses else None
 
-    def decode(self, num_parameters: int, parameters: DpFedPaqParameters) -> Iterator[Vector]:
+    def decode(
+        self, num_parameters: int, parameters: DpFedPaqParameters, longest: float = math.inf
+    ) -> Iterator[Vector]:
         """Decode one upload at a time, in the order of the client numbers.
 
-        The sum must not depend on who answered first, nor memory on how many did.
+        The sum must not depend on who answered first, nor memory on how many did. An upload whose
+        L2 norm is above `longest` is dropped: added to the others, it would round their noise away.
         """
         for _, upload in sorted(self.uploads, key=lambda pair: pair[0]):
             try:
                 update = decode_update(upload, num_parameters, parameters)
             except PackingError as error:
                 self.dropped[str(error)] += 1
+                continue
+            if l2_norm(update) > longest:
+                self.dropped["longer than any honest upload"] += 1
                 continue
             self.num_valid += 1
             self.valid_bytes += len(upload)
@@ -136,6 +143,7 @@ def describe_round(
     got: CollectedReplies,
     *,
     seconds: float,
+    num_sampled: int,
     with_loss: bool,
 ) -> RoundResult:
     """Describe a round whose replies have been decoded; `arrays` is the model after it."""
@@ -144,9 +152,9 @@ def describe_round(
         server_round=server_round,
         arrays=arrays,
         seconds=seconds,
-        num_sampled=len(requests),
+        num_sampled=num_sampled,
         num_replies=got.num_valid,
-        num_failures=len(requests) - got.num_valid - len(got.ineligible),
+        num_failures=num_sampled - got.num_valid - len(got.ineligible),
         num_ineligible=len(got.ineligible),
         num_errors=got.num_errors,
         num_local_failures=got.local_failures,

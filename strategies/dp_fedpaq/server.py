@@ -15,9 +15,10 @@ from strategies.dp_fedpaq.algorithm import (
     Vector,
     aggregate_updates,
     aggregate_with_noise,
+    longest_upload,
     upload_bits,
 )
-from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.cohort import CohortPlan, check_hidden_cohorts
 from strategies.dp_fedpaq.guarantees import (
     Guarantee,
     describe_noise,
@@ -27,12 +28,8 @@ from strategies.dp_fedpaq.guarantees import (
 from strategies.dp_fedpaq.messages import model_arrays, model_record, request_config, round_requests
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
-from strategies.dp_fedpaq.spending import (
-    Participation,
-    cohort_hides,
-    plan_server_noise,
-    server_mechanism,
-)
+from strategies.dp_fedpaq.run_plan import plan_run
+from strategies.dp_fedpaq.spending import Participation, server_mechanism
 from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.layout import ArrayLayout
@@ -116,6 +113,8 @@ class DpFedPaq(RoundStrategy):
         )
         check_number("colluding_fraction", colluding_fraction, positive=False, below=1.0 + 1e-12)
         self._budget = UplinkBudget(uplink_budget_bits)
+        if noise_at == "server":
+            check_hidden_cohorts(self.cohorts, self._budget)
         self.client_ids = client_ids
         self.num_records = num_records
         self.tally = Tally()
@@ -148,6 +147,8 @@ class DpFedPaq(RoundStrategy):
             seed=seed,
         )
         self._plan = Participation(kind=participation, colluding_fraction=colluding_fraction)
+        self._population: list[int] | None = None
+        self._num_drawn = 0
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -169,27 +170,18 @@ class DpFedPaq(RoundStrategy):
         ParameterError
             If the run would exceed its uplink budget.
         """
-        num_clients = len(self._clients(grid))
-        num_sampled = self.cohorts.num_sampled(num_clients)
+        # Cohorts are drawn from these, connected or not: the figures count their number.
+        self._population = sorted(self._clients(grid))
+        num_clients = len(self._population)
         size = ArrayLayout.of(model_arrays(arrays)).num_parameters
         self.check_budget(num_rounds, num_clients, size)
         plan = replace(
             self._plan,
             num_rounds=num_rounds,
             num_clients=num_clients,
-            num_sampled=num_sampled,
             num_records=self.num_records,
         )
-        planned = self.cohorts.participations(num_rounds, num_clients)
-        free = not self._parameters.adds_noise and self.cohorts.max_participations is None
-        if free or (self._parameters.noise_at == "server" and cohort_hides(self._parameters, plan)):
-            # Nothing is counted, or every round is anyway: nobody need sit out.
-            planned = max(planned, num_rounds)
-        self._parameters = replace(self._parameters, num_participations=planned)
-        if self._parameters.noise_at == "server" and self._parameters.adds_noise:
-            z = plan_server_noise(self._parameters, replace(plan, uploads={0: planned}))
-            plan = replace(plan, server_noise_multiplier=z)
-        self._plan = plan
+        self._parameters, self._plan = plan_run(self._parameters, self.cohorts, plan)
 
     def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
         """Raise ParameterError if a run would exceed its uplink budget."""
@@ -205,18 +197,19 @@ class DpFedPaq(RoundStrategy):
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
         clients = self._clients(grid)
-        cohort = self.cohorts.draw(clients, self._stream("cohort", server_round))
+        population = sorted(clients) if self._population is None else self._population
+        drawn = self.cohorts.draw(population, self._stream("cohort", server_round))
         size = self.upload_bits(layout.num_parameters)
         if server_round in self._repeated:
-            # It may have been uploaded already, and noised by the server with other noise.
-            cohort = self._repeated.pop(server_round)
-            again = self._parameters.noise_at == "server"
-            self.tally = self.tally.add_interrupted(cohort, math.ceil(size / 8), charged=again)
-        if not self._budget.allows(8 * self.tally.uplink_bytes, len(cohort), size):
+            drawn = self._repeated.pop(server_round)
+            self.tally = self.tally.repeat_uploads(len(drawn), math.ceil(size / 8))
+        if not self._budget.allows(8 * self.tally.uplink_bytes, len(drawn), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         self._start = (arrays, layout.flatten(model), layout)
-        self.tally = self.tally.begin_round()
-        self._cohort = {clients[client]: client for client in cohort}
+        self._num_drawn = len(drawn)
+        # Whoever is not connected is lost, like one that does not answer.
+        self._cohort = {clients[client]: client for client in drawn if client in clients}
+        self.tally = self.tally.begin_round(self._cohort.values())
         request = request_config(server_round, self._parameters, config)
         return round_requests(self._cohort, server_round, arrays, request)
 
@@ -236,16 +229,14 @@ class DpFedPaq(RoundStrategy):
             raise RuntimeError("aggregate_train needs a round begun by configure_train")
         arrays, start, layout = self._start
         collected = collect_replies(server_round, self._cohort, replies)
-        uploads = collected.decode(layout.num_parameters, self._parameters)
+        longest = longest_upload(self._parameters, server_round, layout.num_parameters)
+        uploads = collected.decode(layout.num_parameters, self._parameters, longest)
         averaged = self._aggregate(server_round, start, uploads)
         if collected.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(collected.dropped))
         self._collected = collected
         self.tally = self.tally.add_replies(
-            self._cohort.values(),
-            collected.ineligible,
-            collected.num_valid,
-            collected.uplink_bytes,
+            self._num_drawn, collected.ineligible, collected.num_valid, collected.uplink_bytes
         )
         if not self._is_published(collected.num_valid):
             return None, None
@@ -261,11 +252,10 @@ class DpFedPaq(RoundStrategy):
     def _is_published(self, num_valid: int) -> bool:
         """Say whether a round with that many valid uploads changes the model.
 
-        With Poisson participation and noise at the server, a round whose cohort is empty is a round
-        like any other: whether a client was there must not be seen.
+        With noise at the server every round does, an empty one too: who was there must not be seen.
         """
-        hidden = self._parameters.noise_at == "server" and self.cohorts.participation == "poisson"
-        return num_valid >= self.cohorts.min_replies or (hidden and self._parameters.adds_noise)
+        hidden = self._parameters.noise_at == "server" and self._parameters.adds_noise
+        return hidden or num_valid >= self.cohorts.min_replies
 
     def _aggregate(self, server_round: int, start: Vector, uploads: Iterable[Vector]) -> Vector:
         parameters = self._parameters
@@ -299,6 +289,7 @@ class DpFedPaq(RoundStrategy):
             arrays if aggregated is None else aggregated,
             requests,
             self._collected,
+            num_sampled=self._num_drawn,
             seconds=time.perf_counter() - begin,
             # In a secret run no client may report a loss, so none is believed.
             with_loss=self._parameters.randomness == "seeded",

@@ -131,9 +131,12 @@ def spend_on_model_user(parameters: DpFedPaqParameters, run: Participation) -> S
     if parameters.noise_at == "server":
         return _spend_on_curator(parameters, run)
     spent = [_spend_on_uploads(parameters, run, summed=1)]
+    sound = parameters.mode == "sound"
     multipliers = _noise_multipliers(parameters, run)
     summed = 1
-    if multipliers and parameters.quantizer == "none" and parameters.mechanism == "update_noise":
+    # Without a clipping norm no upload is too long to be summed (`longest_upload`).
+    summable = parameters.quantizer == "none" and parameters.clipping_norm is not None
+    if multipliers and summable and parameters.mechanism == "update_noise" and sound:
         summed = max(1, run.fewest_uploads - run.num_colluders)
     if summed > 1:
         spent.append(_spend_on_uploads(parameters, run, summed=summed))
@@ -142,7 +145,6 @@ def spend_on_model_user(parameters: DpFedPaqParameters, run: Participation) -> S
         and cohort_hides(parameters, run)
         and run.kind == "fixed"
         and run.complete
-        and parameters.num_participations >= run.num_rounds
         and max(multipliers) == min(multipliers)
     ):
         together = _add_noises(multipliers[0], multipliers[0], summed)
@@ -160,6 +162,8 @@ def cohort_hides(parameters: DpFedPaqParameters, run: Participation) -> bool:
         or parameters.mode != "sound"
         or parameters.accountant == "closed_form"
         or run.num_sampled >= run.num_clients
+        # A client that sits out after its last upload breaks the draws' independence.
+        or parameters.num_participations < run.num_rounds
     ):
         return False
     if parameters.neighboring_relation == "zero_out":
@@ -201,7 +205,7 @@ def _curator_releases(
     """
     if cohort_hides(parameters, run):
         return _cohort_releases(parameters, run, noise_multiplier)
-    most = min(max(run.uploads.values(), default=0), parameters.num_participations)
+    most = max(run.uploads.values(), default=0)
     return parameters.releases(noise_multiplier, fewest_records(parameters, run), most)
 
 

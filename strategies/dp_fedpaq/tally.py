@@ -30,36 +30,25 @@ class Tally:
     complete: bool = True
     uplink_bytes: int = 0
 
-    def begin_round(self) -> "Tally":
-        """Count a round whose clients are about to be asked."""
-        return replace(self, num_rounds=self.num_rounds + 1)
-
-    def add_interrupted(
-        self, cohort: Iterable[int], upload_bytes: int, *, charged: bool
-    ) -> "Tally":
-        """Count a round that was sent, whose end was lost, and that is about to be repeated.
-
-        The clients repeat their bytes, which takes the uplink again and reveals nothing. With
-        `charged`, what was made of them may have been seen with other noise: it counts in full.
-        """
-        asked = list(cohort)
-        uplink = self.uplink_bytes + upload_bytes * len(asked)
-        if not charged:
-            return replace(self, uplink_bytes=uplink)
+    def begin_round(self, asked: Iterable[int]) -> "Tally":
+        """Count a round before its clients are asked: each may upload, and is charged."""
         uploads = Counter(self.uploads) + Counter(asked)
-        return replace(self, uplink_bytes=uplink, num_rounds=self.num_rounds + 1, uploads=uploads)
+        return replace(self, num_rounds=self.num_rounds + 1, uploads=uploads)
 
     def add_replies(
-        self, cohort: Iterable[int], ineligible: Iterable[int], num_valid: int, uplink_bytes: int
+        self, num_drawn: int, ineligible: Iterable[int], num_valid: int, uplink_bytes: int
     ) -> "Tally":
-        """Charge whoever was asked and did not say that it sits out: it may have uploaded."""
-        asked = set(cohort)
+        """Take the charge back from whoever said that it sits out; count what arrived."""
         return replace(
             self,
-            uploads=Counter(self.uploads) + Counter(asked - set(ineligible)),
-            complete=self.complete and num_valid == len(asked),
+            uploads=Counter(self.uploads) - Counter(set(ineligible)),
+            complete=self.complete and num_valid == num_drawn,
             uplink_bytes=self.uplink_bytes + uplink_bytes,
         )
+
+    def repeat_uploads(self, num_asked: int, upload_bytes: int) -> "Tally":
+        """Count the uplink of a round that was sent, and that is about to be sent again."""
+        return replace(self, uplink_bytes=self.uplink_bytes + num_asked * upload_bytes)
 
     def publish(self, num_summed: int) -> "Tally":
         """Count a round whose sum changed the model."""

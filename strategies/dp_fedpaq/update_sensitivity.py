@@ -54,6 +54,11 @@ def update_sensitivity(parameters: "DpFedPaqParameters", server_round: int) -> S
         return whole
     else:
         raise SensitivityError("clipping_norm: None; allowed: a number > 0 to bound an update")
+    if parameters.noise_at == "server":
+        # Two updates of norm at most S are rounded to float32 before the noise.
+        assert parameters.clipping_norm is not None
+        rounding = 2.0 * 2.0**-24 * parameters.clipping_norm + 1e-30
+        bound = dataclasses.replace(bound, value=bound.value + rounding)
     return bound if whole is None else tighter(bound, whole)
 
 

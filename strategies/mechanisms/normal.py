@@ -4,7 +4,7 @@ The half-normal density g(x) = sqrt(2/pi) exp(-x^2/2) on x > 0 is cut into n rec
 exactly 1/N that lie under its graph, stacked from the bottom, and a remainder. A word's lowest bits
 name one of N cells, all equally likely. The first n are the rectangles: the number is uniform below
 the rectangle's width, with nothing to compare or to reject. The other cells, together of the
-remainder's own probability 1 - n/N (0.4%), stand for the remainder, from which a number is then
+remainder's own probability 1 - n/N (0.3%), stand for the remainder, from which a number is then
 drawn by rejection.
 
 References

@@ -18,6 +18,7 @@ from strategies.dp_fedpaq.algorithm import (
     client_mechanism,
     client_noise_multiplier,
     decode_update,
+    draw_records,
     encode_update,
     local_round,
     plan_participations,
@@ -189,6 +190,16 @@ def test_aggregation_is_the_uniform_mean_of_what_arrived() -> None:
     updates = [np.array([1.0, 0.0]), np.array([0.0, 4.0])]
     assert aggregate_updates(start, updates).tolist() == [1.5, 4.0]
     assert aggregate_updates(start, []) is start
+
+
+def test_a_round_s_poisson_sample_takes_each_record_once_at_the_stated_rate() -> None:
+    chosen = parameters(
+        neighboring_relation="add_or_remove_one", sampling="poisson", sample_rate=0.3
+    )
+    drawn = np.concatenate(draw_records(chosen, 100_000, SecretStream()))
+    assert len(np.unique(drawn)) == len(drawn)
+    low, high = binom.ppf([ALPHA / 2, 1 - ALPHA / 2], 100_000, 0.3)
+    assert low < len(drawn) < high
 
 
 def test_cohorts_are_uniform_and_without_replacement() -> None:

@@ -463,3 +463,82 @@ def test_integers_stay_out_and_every_float_is_sent_once(
     request = make_request(chosen, 1, arrays)
     reply = train(request, context, num_records=20, local_update=make_trainer(2.0))
     assert update_of(reply, chosen, 8) == pytest.approx(np.full(8, 2.0))
+
+
+DP_SGD: dict[str, object] = {
+    "mechanism": "dp_sgd",
+    "neighboring_relation": "add_or_remove_one",
+    "sampling": "poisson",
+    "sample_rate": 0.5,
+    "max_grad_norm": 3.0,
+    "clipping_norm": None,
+    "local_steps": 4,
+    "batch_size": 8,
+    "learning_rate": 0.5,
+    "quantizer": "none",
+    "noise_multiplier": 2.0,
+    "randomness": "secret",
+}
+
+
+@pytest.mark.parametrize("kind", ["noise alone", "fails"])
+def test_dp_sgd_adds_noise_to_the_sum_of_every_step(
+    make_request: Make, context: Context, kind: str
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        if kind == "fails":
+            raise RuntimeError("record 17 says: secret")
+        assert work.max_grad_norm == 3.0
+        model = work.arrays["w"].astype(float)
+        for step, _ in enumerate(work.batches):
+            model -= work.learning_rate * work.step_noise(step, model.size) / work.batch_size
+        return {"w": model}, 0.5
+
+    chosen = parameters(**DP_SGD)
+    request = make_request(chosen, 1, {"w": np.zeros(50_000, dtype=np.float64)})
+    reply = train(request, context, num_records=20, local_update=trainer)
+    # Four steps, each z C eta / b: 2 * 3 * .5 / 8.
+    assert has_variance(update_of(reply, chosen, 50_000), 4 * (2.0 * 3.0 * 0.5 / 8) ** 2)
+
+
+@pytest.mark.parametrize("steps", [[], [0, 1, 2], [0, 1, 1, 3], [1, 0, 2, 3], [0, 1, 2, 3, 3]])
+def test_an_update_that_left_out_its_noise_is_not_sent(
+    make_request: Make, context: Context, steps: list[int]
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        for step in steps:
+            work.step_noise(step, 4)
+        return {"w": work.arrays["w"] + 2.5}, 0.5
+
+    reply = train(make_request(parameters(**DP_SGD)), context, num_records=20, local_update=trainer)
+    assert reply.error.code == FAILED
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"sensitivity": "convex", "training": SOFTMAX}, True),
+        (
+            {
+                "sensitivity": "one_step",
+                "training": SOFTMAX,
+                "local_steps": 1,
+                "max_grad_norm": 1.0,
+            },
+            True,
+        ),
+        (DP_SGD, False),
+    ],
+)
+def test_what_is_proven_for_float64_is_asked_for_in_float64(
+    make_request: Make,
+    context: Context,
+    make_trainer: type,
+    changes: dict[str, object],
+    expected: bool,
+) -> None:
+    trainer = make_trainer()
+    chosen = parameters(**changes)
+    train(make_request(chosen), context, num_records=20, local_update=trainer)
+    assert [work.float64 for work in trainer.work] == [expected]

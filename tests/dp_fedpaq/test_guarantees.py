@@ -135,6 +135,25 @@ def test_a_delta_that_allows_publishing_a_record_is_no_guarantee(
     assert not rows_of(parameters(target_delta=0.01, unit="client"))[0].valid
 
 
+def test_delta_is_held_against_the_largest_client_and_does_not_name_it() -> None:
+    chosen = parameters(
+        target_delta=5e-4,
+        neighboring_relation="add_or_remove_one",
+        local_steps=None,
+        local_epochs=1,
+    )
+    for sizes, valid in (({0: 10, 1: 1_900}, True), ({0: 10, 1: 2_100}, False)):
+        (row, _) = list_guarantees(chosen, Participation(uploads={0: 1}, num_records=sizes))
+        assert row.valid == valid
+        assert "2100" not in str(row.why_not)
+        assert "0.000476" not in str(row.why_not)
+    # For whole clients it is their number that counts.
+    whole = parameters(unit="client", target_delta=5e-4)
+    for clients, valid in ((1_900, True), (2_100, False)):
+        (row, _) = list_guarantees(whole, Participation(uploads={0: 1}, num_clients=clients))
+        assert row.valid == valid
+
+
 def test_an_epsilon_that_hides_nothing_is_no_guarantee() -> None:
     chosen = parameters(target_epsilon=None, noise_multiplier=0.05)
     spent = spend_on_server(chosen, Participation(uploads={0: 20}, num_records={0: 143}))

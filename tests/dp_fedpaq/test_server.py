@@ -130,7 +130,10 @@ def test_a_model_is_never_replaced_by_one_that_is_not_finite() -> None:
 
     rows = []
     chosen = strategy(
-        quantizer="none", noise_multiplier=0.0, on_round=lambda row, _: rows.append(row)
+        quantizer="none",
+        noise_multiplier=0.0,
+        clipping_norm=None,
+        on_round=lambda row, _: rows.append(row),
     )
     large = {**MODEL, "w": np.full((3, 5), 3e38, np.float32)}
     result = chosen.start(Huge(make_app(), 4), record(large), num_rounds=1)
@@ -385,3 +388,17 @@ def test_the_seconds_of_a_round_are_those_of_all_of_it(monkeypatch: pytest.Monke
     rows = []
     start(strategy(on_round=lambda row, _: rows.append(row)), RecordingGrid(make_app(), 3))
     assert [row.seconds for row in rows] == [3.0, 3.0]
+
+
+def test_a_loss_that_a_client_may_not_report_is_not_believed() -> None:
+    class Talking(RecordingGrid):
+        def change(self, replies: list[Message]) -> list[Message]:
+            for reply in replies:
+                reply.content["metrics"]["train-loss"] = 7.0
+            return replies
+
+    rows = []
+    for randomness in ("seeded", "secret"):
+        chosen = strategy(randomness=randomness, on_round=lambda row, _: rows.append(row))
+        start(chosen, Talking(make_app(), 3), num_rounds=1)
+    assert [row.train_loss for row in rows] == [7.0, None]

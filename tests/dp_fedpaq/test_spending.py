@@ -212,6 +212,40 @@ class TestModelUser:
         assert "cohort" not in found.counts
         assert found.epsilon == spent_epsilon(values, happened)
 
+    def test_neither_sums_nor_cohorts_count_for_steps_or_the_published_noise(self) -> None:
+        steps = parameters(
+            mechanism="dp_sgd",
+            neighboring_relation="add_or_remove_one",
+            sampling="poisson",
+            sample_rate=0.1,
+            max_grad_norm=1.0,
+            quantizer="none",
+        )
+        paper = parameters(
+            mode="paper",
+            noise_multiplier=None,
+            target_epsilon=1.0,
+            max_grad_norm=1.0,
+            local_steps=1,
+            learning_rate=1e-6,
+            quantizer="none",
+        )
+        for chosen in (steps, paper):
+            found = on_user(chosen, run_of(uploads={0: 20}))
+            assert not {"sum", "cohort"} & set(found.counts)
+            assert found.epsilon == spent_epsilon(chosen, run_of(uploads={0: 20}))
+
+    def test_updates_that_are_not_clipped_are_not_counted_as_a_sum(self) -> None:
+        chosen = parameters(
+            quantizer="none",
+            sensitivity="one_step",
+            local_steps=1,
+            max_grad_norm=1.0,
+            clipping_norm=None,
+            training=SOFTMAX,
+        )
+        assert on_user(chosen, run_of(complete=False)).counts == ("records",)
+
 
 class TestCurator:
     """Noise at a trusted server."""
