@@ -131,6 +131,15 @@ class TestCurator:
         assert 1.98 <= epsilon <= 2.0
         server, user = chosen.guarantees()
         assert (server.epsilon, user.epsilon) == (None, epsilon)
+        # Without amplification: five participations, each counted.
+        known, _ = self.run(
+            5,
+            noise_multiplier=None,
+            target_epsilon=2.0,
+            unit="client",
+            neighboring_relation="zero_out",
+        )
+        assert 1.98 <= known.epsilon() <= 2.0  # type: ignore[operator]
 
 
 def test_the_report_knows_what_was_lost() -> None:

@@ -24,8 +24,9 @@ RUNS: dict[str, tuple[str, ...]] = {
     "default_seeded": (),
     "no_noise": (*SECRET, "strategy=fedavg"),
     "whole_update_secret_cohort": (
-        *(*PARTIAL, *WHOLE_UPDATE, "strategy.local_steps=4"),
-        *("strategy.max_participations=3", "strategy.colluding_fraction=0.2"),
+        # One round, or how often a client is drawn would differ from run to run.
+        *(*PARTIAL, "num_rounds=1", *WHOLE_UPDATE, "strategy.local_steps=4"),
+        *("strategy.max_participations=1", "strategy.colluding_fraction=0.2"),
         *("strategy.target_epsilon=null", "strategy.noise_multiplier=2"),
     ),
     "sums_not_quantised": (
