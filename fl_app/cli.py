@@ -53,7 +53,7 @@ def guarded(action: Callable[[], int], debug: bool) -> int:
         # Whoever read our output needs no more of it; the interpreter must not try again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         if debug:
             traceback.print_exc()
         code, text = _judge(error)
@@ -64,6 +64,8 @@ def guarded(action: Callable[[], int], debug: bool) -> int:
 def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return 1, "interrupted"
+    if isinstance(error, SystemExit):
+        return 1, "the user's own code ended the program (sys.exit)"
     if isinstance(error, ConfigError):
         return 2, str(error)
     if isinstance(error, RunError):
@@ -107,7 +109,7 @@ def _run(words: list[str], debug: bool) -> int:
 
 
 def _evaluate(words: list[str], debug: bool) -> int:
-    if not words or "=" in words[0]:
+    if not words or ("=" in words[0] and not Path(words[0]).is_dir()):
         raise ConfigError("RUN", words[0] if words else None, "the folder of a finished run")
     from fl_app.saved_run import evaluate_run
 

@@ -141,8 +141,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
             summary = execute(read_settings(), folder, show_summary=not sweep).summary
             if summary and summary.get("interrupted"):
                 raise KeyboardInterrupt
-        except Exception as error:
-            failures.append(error)
+        except (Exception, SystemExit) as error:
+            failures.append(_as_failure(error))
             if sweep:
                 if debug:
                     traceback.print_exc()
@@ -202,8 +202,8 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
     def job(*_: object) -> None:
         try:
             run = execute(begun.settings, begun.folder, resume=True)
-        except Exception as error:
-            failures.append(error)  # Hydra would add lines of its own
+        except (Exception, SystemExit) as error:
+            failures.append(_as_failure(error))  # Hydra would add lines of its own
             return
         if run.summary and run.summary.get("interrupted"):
             raise KeyboardInterrupt
@@ -212,6 +212,11 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
     if failures:
         raise failures[0]
     return 0
+
+
+def _as_failure(error: BaseException) -> Exception:
+    """Return the error; code that ended the program has failed, whatever its exit code."""
+    return error if isinstance(error, Exception) else RunError("its code ended it (sys.exit)")
 
 
 def check_data(settings: RunSettings) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fl_app.asked_clients import ASKED_FILE
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
-from fl_app.device_state import STATE_FILE
+from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import RunError
 from fl_app.model_arrays import save_model
 
@@ -57,6 +57,12 @@ class RunStore:
             except BlockingIOError:
                 raise RunError(f"another run is writing to {self.folder}") from None
             if not resume:
+                if has_entries(self.checkpoints) and not (self.folder / SUMMARY_FILE).exists():
+                    self.close()
+                    raise RunError(
+                        f"{self.folder} holds a run that was stopped: resume={self.folder}, or "
+                        "another folder for a new run"
+                    )
                 # What an earlier run left must not stand beside the results of this one; nobody
                 # may take half of it for a run that can go on.
                 (self.folder / CONFIG_FILE).unlink(missing_ok=True)

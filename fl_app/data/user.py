@@ -43,7 +43,7 @@ def read_user_data(path: str | None, root: str | None) -> RawDataset:
         raise DataError(str(error)) from error
     try:
         returned = function(root)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Other texts may quote the data.
         quotable = isinstance(error, DataError | OSError)
         reason = f"{type(error).__name__}: {error}" if quotable else type(error).__name__

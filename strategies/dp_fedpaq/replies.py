@@ -76,7 +76,7 @@ class CollectedReplies:
             except PackingError as error:
                 self.dropped[str(error)] += 1
                 continue
-            if l2_norm(update) > longest:
+            if math.isfinite(longest) and l2_norm(update) > longest:
                 self.dropped["longer than any honest upload"] += 1
                 continue
             self.num_valid += 1

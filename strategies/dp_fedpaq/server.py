@@ -239,6 +239,11 @@ class DpFedPaq(RoundStrategy):
             self._num_drawn, collected.ineligible, collected.num_valid, collected.uplink_bytes
         )
         if not self._is_published(collected.num_valid):
+            valid, least = collected.num_valid, self.cohorts.min_replies
+            if valid:
+                _log.warning(
+                    "round %d: %d valid uploads, min_replies %d", server_round, valid, least
+                )
             return None, None
         self.tally = self.tally.publish(collected.num_valid)
         floats = layout.unflatten(averaged)

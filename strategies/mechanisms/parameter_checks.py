@@ -58,7 +58,9 @@ def check_number(
     if optional and value is None:
         return
     bound = min(below, MAX_MAGNITUDE)
-    words = f"a number {'>' if positive else '>='} 0 and < {bound:g}"
+    # 1 itself is allowed where the bound lies just above it.
+    upper = "<= 1" if 1.0 < bound < 1.0 + 1e-9 else f"< {bound:g}"
+    words = f"a number {'>' if positive else '>='} 0 and {upper}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ParameterError(key, value, words)
     if value < 0 or (positive and value == 0) or value >= bound:

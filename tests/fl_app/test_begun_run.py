@@ -359,7 +359,15 @@ def test_a_run_that_is_going_on_is_not_resumed(fl_app, begun):
     assert fl_app("run", "resume=run").code == 0
 
 
-def test_a_new_run_in_the_folder_begins_anew(fl_app, begun, tmp_path):
+def test_a_new_run_does_not_replace_one_that_can_go_on(fl_app, begun, tmp_path):
+    ledger = (begun / "checkpoint" / "devices.sqlite").read_bytes()
+    line = assert_refused(
+        fl_app("run", *SMALL, "seed=9", "hydra.run.dir=run"), 1, f"{begun} holds a run that was"
+    )
+    assert f"resume={begun}" in line
+    assert (begun / "checkpoint" / "devices.sqlite").read_bytes() == ledger
+    assert fl_app("run", f"resume={begun}").code == 0
+    # What is finished is replaced, as ever.
     assert fl_app("run", *SMALL, "seed=9", "hydra.run.dir=run").code == 0
     outcome = read_outcome(begun)
     assert [row["round"] for row in outcome.rows] == [0, 1, 2, 3, 4, 5]

@@ -219,3 +219,11 @@ def test_evaluate_and_report_read_what_a_run_left(fl_app, tmp_path):
     report.unlink()
     report.mkdir()
     assert_refused(fl_app("report", "run"), 1, f"cannot write {report}: ")
+
+
+def test_code_that_ends_the_program_is_a_failure(capsys):
+    def leave() -> int:
+        raise SystemExit(0)
+
+    assert cli.guarded(leave, debug=False) == 1
+    assert "sys.exit" in capsys.readouterr().err

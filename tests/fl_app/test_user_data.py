@@ -160,3 +160,10 @@ def test_a_missing_path_says_what_is_needed():
 def test_only_import_paths_are_accepted(path):
     with pytest.raises(DataError, match=f"^data.path: {re.escape(repr(path))};.*module:name"):
         DataSettings("user", path=path)
+
+
+def test_a_reader_that_ends_the_program_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "leaving_reader.py").write_text("import sys\ndef load(root):\n    sys.exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match=r"data\.path: 'leaving_reader:load' raised SystemExit"):
+        read_user_data("leaving_reader:load", None)
