@@ -72,6 +72,7 @@ class BegunRun:
         kept = rows[: checkpoint.metrics_bytes]
         if len(kept) < checkpoint.metrics_bytes or not kept.endswith(b"\n"):
             raise ConfigError("resume", str(metrics), "a file with all rounds of the checkpoint")
+        _check_rows(metrics, kept, checkpoint)
         if checkpoint.totals.get("updates") and not has_entries(folder):
             raise ConfigError(
                 "resume",
@@ -80,3 +81,18 @@ class BegunRun:
                 "know how often they have taken part",
             )
         return checkpoint
+
+
+def _check_rows(file: Path, kept: bytes, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError unless the rows are those of round 0 to the checkpoint's."""
+    lines = kept.splitlines()
+    for number, line in enumerate(lines):
+        try:
+            row = json.loads(line)
+            fits = row["round"] == number
+        except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits:
+            raise ConfigError("resume", f"{file}, line {number + 1}", f"the row of round {number}")
+    if len(lines) != checkpoint.server_round + 1:
+        raise ConfigError("resume", str(file), f"the rows of round 0 to {checkpoint.server_round}")

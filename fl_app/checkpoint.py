@@ -21,6 +21,7 @@ from fl_app.settings import EngineSettings, RunSettings
 CHECKPOINT_FILE = "server.safetensors"
 FORMAT_VERSION = 1
 _METADATA = "checkpoint"
+_DIGEST = "sha256"
 _MODEL, _BLOB = "model.", "blob."
 
 
@@ -85,7 +86,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     for name, data in checkpoint.blobs.items():
         content[f"{_BLOB}{name}"] = np.frombuffer(data, dtype=np.uint8)
     text = json.dumps({"format_version": FORMAT_VERSION, **values})
-    save_model(folder / CHECKPOINT_FILE, content, {_METADATA: text})
+    digest = _digest(text, content)
+    save_model(folder / CHECKPOINT_FILE, content, {_METADATA: text, _DIGEST: digest})
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
@@ -101,7 +103,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         return None
     try:
         with safe_open(file, framework="numpy") as opened:
-            values = json.loads((opened.metadata() or {})[_METADATA])
+            metadata = opened.metadata() or {}
+        values = json.loads(metadata[_METADATA])
         version = values.pop("format_version")
         if isinstance(version, bool) or version != FORMAT_VERSION:
             raise ConfigError("format_version", version, f"{FORMAT_VERSION} ({file})")
@@ -112,12 +115,22 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
             blobs=Blobs({name: each.tobytes() for name, each in _take(content, _BLOB).items()}),
         )
         _check(checkpoint)
+        if metadata.get(_DIGEST) != _digest(metadata[_METADATA], content):
+            raise ValueError("its content is not what its digest says")
         return checkpoint
     except ConfigError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError("resume", str(file), f"a whole checkpoint ({reason})") from None
+
+
+def _digest(text: str, content: Arrays) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(content.items()):
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _take(content: Arrays, prefix: str) -> Arrays:

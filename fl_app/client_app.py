@@ -9,10 +9,12 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.device_state import STATE_FILE, FolderState
+from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
+from strategies.dp_fedpaq.messages import STATE_LOST
 
 SETTINGS_KEY = "settings"
 PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
@@ -58,6 +60,9 @@ def train(message: Message, context: Context) -> Message:
             open_state(context),
         )
         return METHODS[settings.strategy.name].train(message, context, task)
+    except RunError:
+        _log.exception("state not kept")
+        return Message(Error(STATE_LOST, "the client could not keep its state"), reply_to=message)
     except Exception:
         _log.exception("request not answered")
         return Message(Error(UNANSWERED, "the client could not answer"), reply_to=message)

@@ -199,6 +199,12 @@ class FederatedRun:
                 outcome.server_round,
                 outcome.num_local_failures,
             )
+        if outcome.num_states_lost:
+            # The checkpoint before this round stays: a resumed run asks these clients again.
+            raise RunError(
+                f"{outcome.num_states_lost} clients could not write to {self._store.checkpoints}; "
+                "is the disk full? See run.log"
+            )
         if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
             raise RunError("local training failed on every client that answered; see run.log")
         if 0 < outcome.num_sampled == outcome.num_errors:

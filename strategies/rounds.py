@@ -43,6 +43,8 @@ class RoundResult:
         Clients that answered with an error; among `num_failures`.
     num_local_failures : int
         Clients whose local training failed, where they may say so (seeded runs).
+    num_states_lost : int
+        Clients that could not keep what they must remember; among `num_errors`.
     train_loss : float or None
         Mean loss over the clients that may report it (seeded runs); None if there is none.
     uplink_bytes, downlink_bytes : int
@@ -62,6 +64,7 @@ class RoundResult:
     num_ineligible: int
     num_errors: int
     num_local_failures: int
+    num_states_lost: int
     train_loss: float | None
     uplink_bytes: int
     downlink_bytes: int

@@ -32,6 +32,8 @@ TRAIN_LOSS_KEY, LOCAL_FAILURE_KEY = "train-loss", "local-failure"
 
 REFUSED = 1001
 FAILED = 1002
+# 1003: whatever the application's client could not answer.
+STATE_LOST = 1004
 # Losses beyond this are not believed: sums of them must stay finite.
 MAX_LOSS = 1e30
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, Message
 
 from strategies.dp_fedpaq.algorithm import Vector, decode_update
-from strategies.dp_fedpaq.messages import FAILED, REFUSED, MessageError, parse_reply
+from strategies.dp_fedpaq.messages import FAILED, REFUSED, STATE_LOST, MessageError, parse_reply
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.clipping import l2_norm
 from strategies.mechanisms.packing import PackingError
@@ -19,6 +19,7 @@ ERRORS = {
     2: "client app raised",
     REFUSED: "refused by the client",
     FAILED: "failed on the client",
+    STATE_LOST: "could not keep its state",
 }
 
 
@@ -158,6 +159,7 @@ def describe_round(
         num_ineligible=len(got.ineligible),
         num_errors=got.num_errors,
         num_local_failures=got.local_failures,
+        num_states_lost=got.dropped[ERRORS[STATE_LOST]],
         train_loss=got.mean_loss if with_loss else None,
         uplink_bytes=got.uplink_bytes,
         downlink_bytes=sum(size for size, _ in sizes),

@@ -1,5 +1,6 @@
 """Going on with a run from the command line: what is taken over, refused, and left as it is."""
 
+import itertools
 import json
 import shutil
 import sqlite3
@@ -12,7 +13,8 @@ from fl_app import federated_run, hydra_jobs
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
-from fl_app.device_state import list_entries
+from fl_app.device_state import FolderState, list_entries
+from fl_app.errors import RunError
 from fl_app.run_store import RunStore
 from tests.conftest import read_outcome
 from tests.fl_app.ended import EXTRAS, FILES, assert_refused, list_files
@@ -443,3 +445,44 @@ def test_a_ledger_that_is_not_there(fl_app, words, start):
 def test_the_rows_are_json(begun):
     rows = (begun / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["round"] for row in rows] == [0, 1, 2]
+
+
+def test_a_flipped_bit_in_the_checkpoint_is_noticed(fl_app, begun):
+    file = begun / "checkpoint" / "server.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    assert_refused_untouched(fl_app, begun, [f"resume={begun}"], f"resume: '{file}'")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'{"round": 1,', b'X"round": 1,'), (b'{"round": 1,', b'{"round": 7,'), (b"{", b"\xff")],
+)
+def test_an_edited_row_is_named_before_anything_is_trained(fl_app, begun, old, new):
+    file = begun / "metrics.jsonl"
+    first, rest = file.read_bytes().split(b"\n", 1)
+    file.write_bytes(first + b"\n" + rest.replace(old, new, 1))
+    assert_refused_untouched(fl_app, begun, [f"resume={begun}"], f"resume: '{file}, line 2'")
+
+
+def test_a_client_that_cannot_keep_its_state_ends_the_run(fl_app, tmp_path, monkeypatch):
+    """Before the checkpoint of the round that lacks it: a resumed run asks it again."""
+    whole_run = whole(fl_app, tmp_path, SMALL)
+    write = FolderState.write_entry
+    writes = itertools.count()
+
+    def fail(self, entry):
+        if 14 < next(writes) < 18:
+            raise RunError("cannot write to devices.sqlite: database or disk is full")
+        write(self, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderState, "write_entry", fail)
+        ended = fl_app("run", *SMALL, "hydra.run.dir=run")
+    assert ended.code == 1
+    line = ended.errors.splitlines()[-1]
+    assert "clients could not write to" in line
+    assert "is the disk full?" in line
+    assert fl_app("run", "resume=run").code == 0
+    assert read_outcome(tmp_path / "run").sha256 == whole_run.sha256
