@@ -63,7 +63,7 @@ def guarded(action: Callable[[], int], debug: bool) -> int:
 
 def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
-        return 1, "interrupted"
+        return 1, f"interrupted; fl-app run {error}" if str(error) else "interrupted"
     if isinstance(error, SystemExit):
         return 1, "the user's own code ended the program (sys.exit)"
     if isinstance(error, ConfigError):

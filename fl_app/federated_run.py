@@ -195,7 +195,7 @@ class FederatedRun:
         self._write_row(_row(outcome), evaluation)
         if outcome.num_local_failures:
             _log.warning(
-                "round %d: local training failed on %d clients; their uploads are noise only",
+                "round %d: local training failed or diverged on %d clients; their updates are zero",
                 outcome.server_round,
                 outcome.num_local_failures,
             )
@@ -206,7 +206,9 @@ class FederatedRun:
                 "is the disk full? See run.log"
             )
         if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
-            raise RunError("local training failed on every client that answered; see run.log")
+            raise RunError(
+                "local training failed or diverged on every client that answered; see run.log"
+            )
         if 0 < outcome.num_sampled == outcome.num_errors:
             raise RunError(
                 f"every client of round {outcome.server_round} answered with an error; see run.log"

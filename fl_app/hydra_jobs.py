@@ -131,7 +131,7 @@ def run_jobs(words: list[str], debug: bool) -> int:
         check_data(settings_from(each))
     finished: list[tuple[list[str], dict[str, Any] | None]] = []
     failures: list[Exception] = []
-    interrupted = False
+    interrupted: KeyboardInterrupt | None = None
 
     def job(
         read_settings: Callable[[], RunSettings], folder: Path, task_overrides: list[str]
@@ -140,7 +140,7 @@ def run_jobs(words: list[str], debug: bool) -> int:
         try:
             summary = execute(read_settings(), folder, show_summary=not sweep).summary
             if summary and summary.get("interrupted"):
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(f"{RESUME}={folder} goes on")
         except (Exception, SystemExit) as error:
             failures.append(_as_failure(error))
             if sweep:
@@ -152,8 +152,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
 
     try:
         run_under_hydra(["-m"] if sweep else [], given.overrides, job)
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as error:
+        interrupted = error
     if sweep and finished:
         from fl_app.report.published import published_table
         from fl_app.report.tables import print_tables, sweep_table
@@ -161,8 +161,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
         print_tables(sweep_table(finished))
         if beside := published_table([(str(n), each) for n, (_, each) in enumerate(finished)]):
             print_tables(beside)
-    if interrupted:
-        raise KeyboardInterrupt
+    if interrupted is not None:
+        raise interrupted
     if failures and not sweep:
         raise failures[0]
     return 1 if failures else 0
@@ -206,7 +206,7 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
             failures.append(_as_failure(error))  # Hydra would add lines of its own
             return
         if run.summary and run.summary.get("interrupted"):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"{RESUME}={begun.folder} goes on")
 
     run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)
     if failures:

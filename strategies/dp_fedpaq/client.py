@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -228,7 +229,8 @@ def _make_upload(
             _log.error("the local update took noise for steps %s only: nothing is sent", noised)
             return None, None, True
         upload = local_round(model.vector, trained, model.layout, parameters, mechanism, streams)
-        return upload, loss, False
+        # A loss that is no number goes with an update that is none, which has become zero.
+        return upload, loss, loss is not None and not math.isfinite(loss)
     except Exception:
         _log.exception("local training failed")
     if not parameters.adds_noise:

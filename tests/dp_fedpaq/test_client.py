@@ -542,3 +542,17 @@ def test_what_is_proven_for_float64_is_asked_for_in_float64(
     chosen = parameters(**changes)
     train(make_request(chosen), context, num_records=20, local_update=trainer)
     assert [work.float64 for work in trainer.work] == [expected]
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_a_seeded_client_says_that_its_training_diverged(
+    make_request: Make, context: Context, randomness: str
+) -> None:
+    def trainer(work):  # type: ignore[no-untyped-def]
+        return {"w": work.arrays["w"] * np.nan}, float("nan")
+
+    request = make_request(parameters(randomness=randomness))
+    reply = parse_reply(train(request, context, num_records=20, local_update=trainer))
+    assert reply.upload
+    assert reply.train_loss is None
+    assert reply.local_failure == (randomness == "seeded")

@@ -136,15 +136,18 @@ def stopped(monkeypatch):
     monkeypatch.setattr(hydra_jobs, "execute", stop)
 
 
-def test_a_run_that_was_stopped_shows_what_it_reached(fl_app, no_report, stopped):
-    ended = fl_app("run", SMALL)
-    assert (ended.code, ended.errors) == (1, "fl-app: interrupted\n")
+def test_a_run_that_was_stopped_shows_what_it_reached(fl_app, tmp_path, no_report, stopped):
+    ended = fl_app("run", SMALL, "hydra.run.dir=run")
+    assert ended.code == 1
+    assert ended.errors == f"fl-app: interrupted; fl-app run resume={tmp_path / 'run'} goes on\n"
     assert ended.output.startswith("Strategy ")
 
 
 def test_stopping_a_run_stops_the_sweep(fl_app, tmp_path, no_report, stopped):
     ended = fl_app("-m", "seed=0,1,2", SMALL, "hydra.sweep.dir=sweep")
-    assert (ended.code, ended.errors) == (1, "fl-app: interrupted\n")
+    assert ended.code == 1
+    first = tmp_path / "sweep" / "0"
+    assert ended.errors == f"fl-app: interrupted; fl-app run resume={first} goes on\n"
     assert [line.split()[0] for line in ended.output.splitlines() if "%" in line] == ["0"]
     assert [path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir()] == ["0"]
 
@@ -239,9 +242,8 @@ def test_ctrl_c_ends_a_sweep_after_the_round(tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert [line for line in errors.splitlines() if "WARNING" not in line] == [
-        "fl-app: interrupted"
-    ]
+    (line,) = (line for line in errors.splitlines() if "WARNING" not in line)
+    assert line.startswith("fl-app: interrupted; fl-app run resume=")
     assert "Test accuracy" in output
     summary = json.loads((tmp_path / "sweep" / "0" / "summary.json").read_text())
     assert summary["interrupted"]

@@ -177,7 +177,7 @@ def test_ctrl_c_stops_after_the_round_and_the_run_goes_on_in_process(
     assert code == 1
     assert errors.splitlines() == [
         "WARNING stopping after this round (Ctrl-C again stops at once)",
-        "fl-app: interrupted",
+        f"fl-app: interrupted; fl-app run resume={launcher.folder / 'out'} goes on",
     ]
     assert "Test accuracy" in output
     launcher.assert_nothing_is_left()
