@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from fl_app.data.records import DataError, Records
+from fl_app.memory_format import channels_last
 from fl_app.model_arrays import Arrays, load_arrays, to_arrays
 from fl_app.models import input_placement
 
@@ -185,9 +186,10 @@ def train_steps(
         )
         return gradients, loss
 
-    return take_steps(
-        model, arrays, records, batches, settings, mean_gradient, torch_seed=torch_seed
-    )
+    with channels_last(model):
+        return take_steps(
+            model, arrays, records, batches, settings, mean_gradient, torch_seed=torch_seed
+        )
 
 
 def take_steps(

@@ -13,6 +13,7 @@ from torch import nn
 from fl_app import local_training
 from fl_app.data import DataError, DataSettings, Records, load_dataset
 from fl_app.local_training import StepSettings, project_records, train_steps
+from fl_app.memory_format import channels_last
 from fl_app.model_arrays import load_arrays, to_arrays
 from fl_app.models import ModelSettings, build_model
 
@@ -84,11 +85,12 @@ def test_full_batches_equal_torchs_sgd_bit_for_bit(name):
     trained, _ = train_steps(model, arrays, records, batches, StepSettings(0.25), batch_divisor=16)
     load_arrays(model, arrays)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.25)
-    for batch in batches:
-        optimiser.zero_grad()
-        logits = model(torch.from_numpy(records.features[batch]))
-        nn.functional.cross_entropy(logits, torch.from_numpy(records.labels[batch])).backward()
-        optimiser.step()
+    with channels_last(model):
+        for batch in batches:
+            optimiser.zero_grad()
+            logits = model(torch.from_numpy(records.features[batch]))
+            nn.functional.cross_entropy(logits, torch.from_numpy(records.labels[batch])).backward()
+            optimiser.step()
     assert all(np.array_equal(trained[n], a) for n, a in to_arrays(model).items())
     assert any(not np.array_equal(trained[n], a) for n, a in arrays.items())
 
