@@ -202,7 +202,9 @@ def test_a_stopped_run_goes_on_and_its_old_results_are_gone(fl_app, tmp_path, br
     stop.__init__ = is_stopped
     try:
         ended = fl_app("run", *SMALL, "hydra.run.dir=run")
-        assert (ended.code, ended.errors) == (1, "fl-app: interrupted\n")
+        assert ended.code == 1
+        goes_on = f"fl-app run resume={tmp_path / 'run'} goes on"
+        assert ended.errors == f"fl-app: interrupted; {goes_on}\n"
         outcome = read_outcome(tmp_path / "run")
         assert (outcome.summary["interrupted"], outcome.summary["num_rounds"]) == (True, 2)
         break_after(4)
