@@ -365,7 +365,12 @@ def test_a_budget_in_bits() -> None:
     [
         (
             ["budget.uplink_bits=1000"],
-            "budget: '1000 bits'; allowed: at least K r beta = 20 rounds",
+            "budget.uplink_bits: 1000; allowed: at least K r beta = 20 rounds * 10 clients * 5232 "
+            "bits = 1046400 bits",
+        ),
+        (
+            ["budget.capacity=10", "budget.seconds=2.5"],
+            "budget.capacity * budget.seconds: 25; allowed: at least K r beta = 20 rounds",
         ),
         (["strategy.sampling=poisson"], "strategy.sample_rate: null; allowed: a number in (0, 1]"),
         (["strategy=dp_sgd", "strategy.unit=client"], "strategy.unit: 'client'; allowed: record"),
