@@ -67,6 +67,10 @@ REFUSED = [
     ("elsewhere", "on the CPU is needed, not on meta"),
     ("the_same", "a new module is needed each time"),
     ("unseeded", "the same initial values are needed for the same seed"),
+    ("no_number", "finite initial values are needed; 1.bias has others"),
+    ("raises_in_training", "on zeros in training mode it raised IndexError: no such row"),
+    ("pair_in_training", "on zeros in training mode it raised TypeError"),
+    ("detached_in_training", "on zeros in training mode it raised RuntimeError: element 0"),
     ("not_callable", "a function is needed, not a int"),
     ("missing", f"a name that {MODULE} has is needed"),
     ("Holder.missing", f"a name that {MODULE} has is needed"),
@@ -119,6 +123,7 @@ RUN = ("run", "model=user", "num_rounds=1", "num_clients=2")
         ([], "model.path: null; an import path"),
         (["model.path=nonexistent:thing"], "no module nonexistent is installed here"),
         ([f"model.path={MODULE}:frozen"], "trainable parameters"),
+        ([f"model.path={MODULE}:raises_in_training"], "in training mode it raised IndexError"),
         (["model=cnn_small", "model.path=null"], "model.name: 'cnn_small' cannot take features"),
     ],
 )
@@ -152,3 +157,14 @@ def test_a_module_that_draws_while_it_is_imported_changes_nothing(tmp_path, monk
     first, second = (build_model(settings, (1, 8, 8), 10, 0) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first[1].weight, second[1].weight)
+
+
+def test_a_model_that_fails_later_is_told_once_and_not_for_each_client(fl_app):
+    words = (f"model.path={MODULE}:raises_in_larger_batches", "strategy=fedavg", "num_clients=12")
+    ended = fl_app("run", "model=user", "num_rounds=2", *words)
+    assert ended.code == 1
+    assert ended.errors.splitlines() == [
+        "ERROR local training failed",
+        "WARNING round 1: dropped {'failed on the client': 12}",
+        "fl-app: every client of round 1 answered with an error; see run.log",
+    ]
