@@ -1,6 +1,7 @@
 """One run on the server's side: settings and a grid in, a run's folder out."""
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -71,6 +72,7 @@ class FederatedRun:
         self._is_stopped = is_stopped
         self._faults: FaultyGrid | None = None
         self._interrupted = threading.Event()
+        self._has_diverged = False
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
         sizes = dataset.partition_sizes()
@@ -183,6 +185,9 @@ class FederatedRun:
         model, values = shared_model(settings, dataset), model_arrays(arrays)
         feature_norm = settings.strategy.feature_norm
         outcome = evaluate(model, values, dataset.test, feature_norm)
+        if not math.isfinite(outcome.loss) and not self._has_diverged:
+            self._has_diverged = True
+            _log.warning("round %d: the test loss is not finite (told once)", server_round)
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
             metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)

@@ -124,6 +124,10 @@ RUN = ("run", "model=user", "num_rounds=1", "num_clients=2")
         (["model.path=nonexistent:thing"], "no module nonexistent is installed here"),
         ([f"model.path={MODULE}:frozen"], "trainable parameters"),
         ([f"model.path={MODULE}:raises_in_training"], "in training mode it raised IndexError"),
+        (
+            ["strategy=dp_sgd", f"model.path={MODULE}:embeds"],
+            "model that can be trained on any features (on random ones it raised IndexError: index",
+        ),
         (["model=cnn_small", "model.path=null"], "model.name: 'cnn_small' cannot take features"),
     ],
 )
@@ -168,3 +172,41 @@ def test_a_model_that_fails_later_is_told_once_and_not_for_each_client(fl_app):
         "WARNING round 1: dropped {'failed on the client': 12}",
         "fl-app: every client of round 1 answered with an error; see run.log",
     ]
+
+
+BATCH_NORM = f"model.path={MODULE}:with_batch_norm"
+SMALL = ("model=user", "num_clients=3", "num_rounds=1", "strategy.batch_size=8")
+NOISED = [
+    [],
+    ["strategy.target_epsilon=null", "strategy.noise_multiplier=0.5"],
+    ["strategy.noise_at=server", "strategy.sensitivity=whole_update"],
+]
+
+
+@pytest.mark.parametrize("words", NOISED)
+def test_noise_on_running_statistics_is_refused(fl_app, words):
+    ended = fl_app("run", *SMALL, BATCH_NORM, *words)
+    assert ended.code == 2
+    (line,) = ended.errors.splitlines()
+    assert line.startswith(f"fl-app: model.path: '{MODULE}:with_batch_norm'; allowed: beside noise")
+    assert "middle.1.running_mean would get noise" in line
+    assert "GroupNorm" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [BATCH_NORM, "strategy=fedavg"],
+        [BATCH_NORM, "strategy=fedpaq"],
+        [f"model.path={MODULE}:with_frozen_constant"],
+    ],
+)
+def test_running_statistics_without_noise_and_constants_are_allowed(fl_app, words):
+    assert fl_app("run", *SMALL, *words).code == 0
+
+
+def test_a_test_loss_that_is_not_finite_is_told_once(fl_app):
+    words = (f"model.path={MODULE}:diverges_in_evaluation", "strategy=fedavg", "num_rounds=3")
+    ended = fl_app("run", *SMALL, *words)
+    assert ended.code == 0
+    assert ended.errors.splitlines() == ["WARNING round 0: the test loss is not finite (told once)"]
