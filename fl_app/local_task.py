@@ -94,15 +94,15 @@ def check_model(settings: RunSettings, dataset: FederatedDataset) -> None:
     """Raise ConfigError if the model cannot be trained as the settings ask, whatever the data."""
     chosen, path = settings.strategy, settings.model.path
     model = shared_model(settings, dataset)
-    is_noised = chosen.target_epsilon is not None or chosen.noise_multiplier != 0.0
     buffers = _floating_buffers(model)
-    if chosen.mechanism == "update_noise" and is_noised and buffers:
+    # The multiplier is null beside target_epsilon.
+    if chosen.mechanism == "update_noise" and chosen.noise_multiplier != 0.0 and buffers:
         raise ConfigError(
             "model.path",
             path,
-            "beside noise on updates a model without floating-point buffers in its state: "
-            f"{buffers[0]} would get noise, which leaves no variance above 0 (instead of BatchNorm "
-            "take GroupNorm, for a constant persistent=False)",
+            "beside noise on updates, a model without floating-point buffers in its state, which "
+            f"get noise as well: {buffers[0]} (GroupNorm instead of BatchNorm, whose variance may "
+            "end below 0; persistent=False for a constant)",
         )
     if chosen.max_grad_norm is None:
         return

@@ -46,25 +46,28 @@ def build_user_model(path: str, feature_shape: Sequence[int], num_classes: int) 
     if devices - {"cpu"}:
         raise _refuse(path, f"a model on the CPU is needed, not on {', '.join(sorted(devices))}")
     training = model.training
-    model.eval().float()
-    _call(path, model, shape, num_classes)
+    _try_out(path, model, shape, num_classes, training=False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise _refuse(path, "a model with trainable parameters is needed")
-    values = [buffer.clone() for buffer in model.buffers()]
-    _call(path, model.train(), shape, num_classes)
-    for buffer, value in zip(model.buffers(), values, strict=True):
-        buffer.data = value
+    values = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    _try_out(path, model, shape, num_classes, training=True)
+    for name, buffer in model.named_buffers():
+        buffer.data = values.get(name, buffer)
     model.train(training)
     return model
 
 
-def _call(path: str, model: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
+def _try_out(
+    path: str, model: nn.Module, shape: tuple[int, ...], num_classes: int, *, training: bool
+) -> None:
     """Call the model on zeros, and in training mode differentiate its loss."""
-    how = "on zeros in training mode" if model.training else "on zeros"
+    how = "on zeros in training mode" if training else "on zeros"
     try:
-        with torch.set_grad_enabled(model.training):
+        model.train(training)
+        model.float()
+        with torch.set_grad_enabled(training):
             logits: Any = model(torch.zeros(_NUM_RECORDS, *shape))
-        if model.training:
+        if training:
             loss = functional.cross_entropy(logits, torch.zeros(_NUM_RECORDS, dtype=torch.int64))
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             torch.autograd.grad(loss, trained, allow_unused=True)

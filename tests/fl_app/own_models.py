@@ -29,9 +29,10 @@ def with_batch_norm(feature_shape, num_classes):
     return Net(feature_shape, num_classes, nn.Sequential(nn.Identity(), nn.BatchNorm1d(size)))
 
 
-def with_frozen_constant(feature_shape, num_classes):
+def with_constants(feature_shape, num_classes):
     model = build(feature_shape, num_classes)
     model.register_buffer("scale", torch.ones(1), persistent=False)
+    model.register_buffer("calls", torch.tensor(0))
     return model
 
 
