@@ -1,0 +1,163 @@
+"""One round of NISS in mode `sound`: pure functions of arrays, keys and streams.
+
+The order is that of the paper's Algorithm 2 (train, noise, noise of the others, upload, sum); what
+each step became is said in the package. The published steps themselves are in `published`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.mechanisms.clipping import l2_norm
+from strategies.mechanisms.fixed_point import FixedPoint
+from strategies.mechanisms.key_agreement import agree, edge_key
+from strategies.mechanisms.pairwise_noise import has_edge, sum_pair_noise, sum_uniform_masks
+from strategies.mechanisms.rng import Stream
+from strategies.niss.peers import ReadyPeer
+
+Vector = NDArray[np.float64]
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The keys that a client shares with its peers in one attempt.
+
+    Attributes
+    ----------
+    added, subtracted : tuple of bytes
+        One key for each peer. The end with the smaller identity key adds the noise.
+    """
+
+    added: tuple[bytes, ...]
+    subtracted: tuple[bytes, ...]
+
+
+# Alg. 2, offsetting: instead of sending shares, both ends derive them.
+def derive_edges(
+    exchange_private: bytes,
+    identity: bytes,
+    nonce: bytes,
+    peers: Sequence[ReadyPeer],
+    *,
+    run_tag: bytes,
+    server_round: int,
+    attempt: int,
+    kind: str,
+    edge_probability: float = 1.0,
+) -> Edges:
+    """Agree on a key with each peer, for this attempt only.
+
+    Formal guarantees: a key depends on both ends' fresh nonces, so no end ever uses one twice; only
+    the two ends can compute it; with a probability below 1 the two ends draw from the key whether
+    they share noise at all, and nobody else learns or chooses it.
+
+    Raises
+    ------
+    KeyAgreementError
+        If a peer's public key is not one.
+    """
+    added, subtracted = [], []
+    for peer in peers:
+        key = edge_key(
+            agree(exchange_private, peer.card.exchange),
+            run_tag=run_tag,
+            server_round=server_round,
+            attempt=attempt,
+            ends=((identity, nonce), (peer.card.identity, peer.nonce)),
+            purpose=kind,
+        )
+        if edge_probability < 1.0 and not has_edge(key, edge_probability):
+            continue
+        (added if identity < peer.card.identity else subtracted).append(key)
+    return Edges(tuple(added), tuple(subtracted))
+
+
+# Alg. 2, upload: the update, noise of one's own, and what cancels.
+def mask_update(
+    update: Vector,
+    edges: Edges,
+    *,
+    kind: str,
+    grid: FixedPoint,
+    pair_scale: int,
+    own_std: float,
+    stream: Stream,
+) -> Words:
+    """Return an upload: the update on the grid, with noise, mod 2^32.
+
+    Parameters
+    ----------
+    update : ndarray of float64, shape (d,)
+        Clipped, so that it fits the grid.
+    edges : Edges
+    kind : {"gaussian", "uniform"}
+    grid : FixedPoint
+    pair_scale : int
+        c, with `gaussian`.
+    own_std : float
+        Of the noise that does not cancel, in the unit of an update; 0: none (for tests, and for
+        secure aggregation without differential privacy).
+    stream : Stream
+        The client's own.
+
+    Returns
+    -------
+    ndarray of uint32, shape (d,)
+    """
+    steps = grid.encode(update)
+    if own_std > 0.0:
+        # On the grid already, so that the last rounding takes a Gaussian mechanism's output.
+        noise = stream.standard_normal(steps.size)
+        noise *= own_std / grid.step
+        noise += steps
+        steps = np.rint(noise).astype(np.int64)
+    if kind == "uniform":
+        return grid.wrap(steps) + sum_uniform_masks(edges.added, edges.subtracted, steps.size)
+    pairs = sum_pair_noise(edges.added, edges.subtracted, steps.size)
+    pairs *= pair_scale
+    pairs += steps
+    return grid.wrap(pairs)
+
+
+# Alg. 2, aggregation: the parameter server sums what it gets.
+def sum_uploads(uploads: Iterable[Words], size: int) -> tuple[Words, int]:
+    """Return the sum mod 2^32 of uploads of shape (size,), and how many there were."""
+    total = np.zeros(size, dtype=np.uint32)
+    count = 0
+    for upload in uploads:
+        total += upload
+        count += 1
+    return total, count
+
+
+def average_uploads(
+    total: Words, count: int, grid: FixedPoint, *, clipping_norm: float, noise_std: float
+) -> Vector | None:
+    """Return the average of updates, with what noise is left in it, from the sum mod 2^32.
+
+    Parameters
+    ----------
+    total : ndarray of uint32, shape (d,)
+    count : int
+        Uploads in it, >= 1; uniform weights.
+    grid : FixedPoint
+    clipping_norm : float
+        S of each update.
+    noise_std : float
+        Of the noise that should be left in the sum, a coordinate.
+
+    Returns
+    -------
+    ndarray of float64, shape (d,), or None
+        None if the sum is far longer than sums of honest uploads are (their noise has this length
+        or four times it with a probability below exp(-50)): then masks did not cancel.
+    """
+    decoded = grid.decode(grid.unwrap(total))
+    root = math.sqrt(decoded.size)
+    longest = count * (clipping_norm + grid.step * root) + 4.0 * noise_std * (root + 12.0)
+    return None if l2_norm(decoded) > longest else decoded / count

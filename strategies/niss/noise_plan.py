@@ -1,0 +1,259 @@
+"""From a run's parameters to the noise of one round: what cancels, what stays, on which grid."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from strategies.dp_fedpaq.algorithm import client_noise_multiplier
+from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
+from strategies.mechanisms.offset_noise import (
+    OffsetNoise,
+    calibrate_offset_noise,
+    check_smoothing,
+    edge_probability,
+    extra_own_variance,
+)
+from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
+from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.mechanisms.sensitivity import Sensitivity
+from strategies.niss.parameters import SPARSE_FAILURE, Circle, NissParameters
+
+MAX_PAIR_SCALE = 2**30
+_SHARE_UNITS = 2**20
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """The noise of a round, for the clients of one circle.
+
+    Attributes
+    ----------
+    sensitivity : Sensitivity
+        Of an update on the grid.
+    noise_multiplier : float
+        z that every client of the run allows for at least.
+    noise : OffsetNoise
+        What is calibrated for z times the sensitivity, in the unit of an update squared.
+    grid : FixedPoint
+    pair_scale : int
+        c: pair noise is c times a discrete Gaussian of standard deviation `GAUSSIAN_STD`, in steps
+        of the grid; 0 without Gaussian pairs.
+    """
+
+    sensitivity: Sensitivity
+    noise_multiplier: float
+    noise: OffsetNoise
+    grid: FixedPoint
+    pair_scale: int
+
+    @property
+    def pair_std(self) -> float:
+        """Standard deviation of the pair noise, at least the calibrated one."""
+        return self.pair_scale * GAUSSIAN_STD * self.grid.step
+
+    def own_std(self, noise_multiplier: float) -> float:
+        """Return the standard deviation of the noise that a client adds by itself.
+
+        Parameters
+        ----------
+        noise_multiplier : float
+            z that the client needs; one above the plan's is met by more noise of its own.
+        """
+        own = self.noise.own_variance
+        if noise_multiplier > self.noise_multiplier:
+            delta = self.sensitivity.value
+            own += extra_own_variance(self.noise_multiplier * delta, noise_multiplier * delta)
+        return math.sqrt(own)
+
+
+def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
+    """Return the finest grid on which the sum of a round's uploads does not overflow.
+
+    Raises
+    ------
+    ParameterError
+        If none is fine enough for the noise.
+    """
+    update = parameters.update
+    assert update.clipping_norm is not None
+    ready = parameters.max_ready
+    if not update.adds_noise:
+        return choose_step(
+            largest_entry=update.clipping_norm,
+            num_uploads=ready,
+            noise_std_of_sum=0.0,
+            least_std=None,
+        )
+    bound = update.sensitivity_in_round(server_round)
+    std = parameters.base_noise_multiplier * bound.value
+    # A client that needs more than the others adds it by itself.
+    most = max(most_noise(parameters), parameters.base_noise_multiplier) * bound.value
+    variances, own = [], []
+    for circle in circles_of(parameters):
+        noise = calibrate(parameters, circle, std)
+        own.append(noise.own_variance)
+        largest = replace(noise, own_variance=noise.own_variance + most**2 - std**2)
+        drops = range(ready) if parameters.pair_noise == "gaussian" else range(1)
+        variances.append(max(largest.sum_variance(ready, lost) for lost in drops))
+    # Room for the rounding of updates, which makes them a little more sensitive.
+    return choose_step(
+        largest_entry=update.clipping_norm,
+        num_uploads=ready,
+        noise_std_of_sum=1.1 * math.sqrt(max(variances)),
+        least_std=math.sqrt(min(own)),
+    )
+
+
+def plan_noise(
+    parameters: NissParameters,
+    circle: Circle,
+    server_round: int,
+    num_parameters: int,
+    grid: FixedPoint,
+) -> NoisePlan:
+    """Return the noise of a round on a given grid.
+
+    Formal guarantees: whoever sees all uploads, and knows the pair noise of all but `num_honest` of
+    a client's peers (itself among them) and all other updates, learns of the client's update what a
+    Gaussian mechanism with z times the sensitivity shows, z = `noise_multiplier`
+    (`offset_noise`); rounding and the finite words change that by less than 1e-12 of epsilon and
+    delta (`check_smoothing`).
+
+    Raises
+    ------
+    ParameterError
+        If the grid is too coarse, or there are too many clients for the pair noise.
+    """
+    bound = parameters.update.sensitivity_in_round(server_round)
+    sensitivity = rounding_sensitivity(bound, grid.step, num_parameters)
+    noise = calibrate(parameters, circle, parameters.base_noise_multiplier * sensitivity.value)
+    scale = noise.pair_multiple(grid.step)
+    if scale > MAX_PAIR_SCALE:
+        raise ParameterError("pair_noise", scale, f"at most {MAX_PAIR_SCALE} steps of the grid")
+    plan = NoisePlan(sensitivity, parameters.base_noise_multiplier, noise, grid, scale)
+    check_plan(plan, parameters)
+    return plan
+
+
+def plan_round(
+    parameters: NissParameters, server_round: int, num_parameters: int
+) -> dict[int, NoisePlan]:
+    """Return the noise of a round for each circle, by its index; errors as in `plan_noise`."""
+    grid = choose_grid(parameters, server_round)
+    return {
+        circle.index: plan_noise(parameters, circle, server_round, num_parameters, grid)
+        for circle in circles_of(parameters)
+    }
+
+
+def check_plan(plan: NoisePlan, parameters: NissParameters) -> None:
+    """Raise ParameterError unless the grid is fine enough for the noise of a plan."""
+    check_smoothing(
+        own_std=math.sqrt(plan.noise.own_variance) / plan.grid.step,
+        pair_scale=plan.pair_scale,
+        num_ready=parameters.max_ready,
+        kind=parameters.pair_noise,
+    )
+
+
+def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
+    """Return the noise whose effective standard deviation is `std` against a circle's colluders."""
+    return calibrate_offset_noise(
+        std,
+        min_ready=circle.min_ready,
+        colluding_fraction=circle.colluding_fraction,
+        expected_dropouts=parameters.expected_dropouts,
+        pair_noise=parameters.pair_noise,
+        sparse=parameters.graph == "sparse",
+    )
+
+
+def edge_share(parameters: NissParameters, circle: Circle) -> float:
+    """Return the probability that two clients of a circle share noise; 1 in a complete graph."""
+    if parameters.graph != "sparse":
+        return 1.0
+    noise = calibrate(parameters, circle, 1.0)
+    share = edge_probability(
+        num_honest=noise.num_honest,
+        population=parameters.num_clients,
+        failure=SPARSE_FAILURE,
+    )
+    # Both ends must compare with the same number, on machines that may round differently.
+    return min(1.0, math.ceil(share * _SHARE_UNITS) / _SHARE_UNITS)
+
+
+def circles_of(parameters: NissParameters) -> list[Circle]:
+    """Return all circles of a run."""
+    found = [
+        Circle(index, each.colluding_fraction, each.min_ready)
+        for index, each in enumerate(parameters.coalitions, start=1)
+    ]
+    inside = sum(len(each.clients) for each in parameters.coalitions)
+    if inside < parameters.num_clients:
+        found.append(Circle(0, parameters.colluding_fraction, parameters.min_ready))
+    return found
+
+
+def std_of_sum(
+    groups: Mapping[tuple[int, bytes], Collection[int]],
+    plans: Mapping[int, NoisePlan],
+    needed: Mapping[int, float],
+) -> float:
+    """Return the standard deviation of the noise that is left in the sum of some uploads.
+
+    Parameters
+    ----------
+    groups : mapping
+        By circle and trust list, the ready clients, who masked towards each other.
+    plans : mapping of int to NoisePlan
+        By circle.
+    needed : mapping of int to float
+        z of each client whose upload is in the sum.
+
+    Returns
+    -------
+    float
+        Each upload's own noise, and its pair noise with each client of its group that vanished.
+    """
+    variance = 0.0
+    for (circle, _), members in groups.items():
+        plan = plans[circle]
+        left = [client for client in members if client in needed]
+        lost = len(members) - len(left)
+        variance += sum(plan.own_std(needed[client]) ** 2 for client in left)
+        variance += len(left) * lost * plan.pair_std**2
+    return math.sqrt(variance)
+
+
+def own_noise_multiplier(
+    parameters: NissParameters,
+    client: int,
+    num_records: int,
+    device_epsilon: float | None = None,
+) -> float:
+    """Return z that a client needs for its own target, or its device's, whichever is more private.
+
+    Parameters
+    ----------
+    parameters : NissParameters
+    client : int
+        Its number.
+    num_records : int
+        n_k.
+    device_epsilon : float or None
+        The largest total epsilon that the device's owner allows.
+    """
+    targets = [each for each in (parameters.epsilon_of(client), device_epsilon) if each is not None]
+    update = replace(parameters.update, target_delta=parameters.gaussian_delta)
+    if not targets:
+        return client_noise_multiplier(update, num_records)
+    given = 0.0 if update.noise_multiplier is None else update.noise_multiplier
+    aimed = replace(update, target_epsilon=min(targets), noise_multiplier=None)
+    return max(given, client_noise_multiplier(aimed, num_records))
+
+
+def most_noise(parameters: NissParameters) -> float:
+    """Return the largest z that a client of the run may need for the run's own targets."""
+    least = parameters.update.min_records
+    numbers = [-1, *(client for client, _ in parameters.client_epsilons)]
+    return max(own_noise_multiplier(parameters, number, least) for number in numbers)
