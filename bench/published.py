@@ -4,12 +4,7 @@
 to it as it ends, then judges them; --table prints the README's table, --plot draws docs/plots.
 """
 
-import argparse
-import datetime
-import json
-import logging
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,63 +42,26 @@ SERIES = (1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 
 def list_jobs() -> list[tuple[str, int, list[str]]]:
     """Return a name, a seed and overrides for each run, the longest of the table last in it."""
-    table = [(name, seed, [PREFIX + name]) for seed in SEEDS for name in ROWS]
+    table = [(name, seed, [PREFIX + name, f"seed={seed}"]) for seed in SEEDS for name in ROWS]
     table.sort(key=lambda job: job[0] == LONGEST)
+    series = [f"{PREFIX}local_steps"]
     return table + [
-        (f"local_steps_{epochs}", 0, [f"{PREFIX}local_steps", f"strategy.local_epochs={epochs}"])
+        (f"local_steps_{epochs}", 0, [*series, f"strategy.local_epochs={epochs}", "seed=0"])
         for epochs in SERIES
     ]
 
 
-def measure(root: str) -> None:
-    """Compute the runs that are missing."""
-    from single_run import run_once
-
-    results = read_results()
-    done = {(run["name"], run["seed"]) for run in results["runs"]}
-    for name, seed, overrides in list_jobs():
-        if (name, seed) in done:
-            continue
-        begin = time.perf_counter()
-        summary, metrics = run_once([*overrides, f"seed={seed}", f"data.root={root}"])
-        run = {
-            "name": name,
-            "seed": seed,
-            "overrides": [*overrides, f"seed={seed}"],
-            "seconds": round(time.perf_counter() - begin, 1),
-            "test_accuracy": summary["test_accuracy"],
-            "model_sha256": summary["model_sha256"],
-            "uplink_bits_per_parameter": summary["uplink_bits_per_parameter"],
-            "published": summary["published"],
-            "global_train_loss": {
-                str(row["round"]): row["global_train_loss"]
-                for row in metrics
-                if row["global_train_loss"] is not None
-            },
-        }
-        results["runs"].append(run)
-        results |= {"versions": summary["versions"], "date": datetime.date.today().isoformat()}
-        write_results(results)
-        print(name, seed, run["seconds"], summary["test_accuracy"], flush=True)
+def describe(summary: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is kept of a run."""
+    keys = ("test_accuracy", "model_sha256", "uplink_bits_per_parameter", "published")
+    losses = {str(row["round"]): row["global_train_loss"] for row in metrics}
+    known = {at: loss for at, loss in losses.items() if loss is not None}
+    return {**{key: summary[key] for key in keys}, "global_train_loss": known}
 
 
-def read_results() -> dict[str, Any]:
-    """Return the results so far."""
-    if RESULTS.exists():
-        return dict(json.loads(RESULTS.read_text()))
-    return {
-        "format_version": 1,
-        "command": "python bench/published.py --root=FOLDER_WITH_MNIST",
-        "seeds": SEEDS,
-        "runs": [],
-    }
-
-
-def write_results(results: dict[str, Any]) -> None:
-    """Write the results and what they come to."""
-    whole = {**results, "rows": judge_rows(results["runs"]), "order": judge_order(results["runs"])}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+def judge(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the runs come to."""
+    return {"rows": judge_rows(runs), "order": judge_order(runs)}
 
 
 def judge_rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -230,18 +188,11 @@ def plot(results: dict[str, Any]) -> None:
 
 def main() -> None:
     """Compute, print or draw."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", help="folder with MNIST's files: compute what is missing")
-    parser.add_argument("--table", action="store_true", help="print the table")
-    parser.add_argument("--plot", action="store_true", help="draw docs/plots/published_*.png")
-    arguments = parser.parse_args()
-    if arguments.root:
-        logging.disable(logging.CRITICAL)
-        measure(arguments.root)
-    if arguments.table:
-        print_table(read_results())
-    if arguments.plot:
-        plot(read_results())
+    from resumable_bench import ResumableBench
+
+    keys = ("name", "seed")
+    bench = ResumableBench(RESULTS, keys, SEEDS, list_jobs, describe, print_table, plot, judge)
+    bench.main(__doc__)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,7 @@ bench/results/sweeps.json lacks and adds each to it as it ends; --table prints t
 draws docs/plots/sweep_epsilon.png.
 """
 
-import argparse
-import datetime
-import json
-import logging
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -71,46 +66,10 @@ def list_jobs() -> list[tuple[str, str, int, list[str]]]:
     ]
 
 
-def measure(root: str) -> None:
-    """Compute the runs that are missing; runs of the same settings are computed once."""
-    from single_run import run_once
-
-    results = read_results()
-    done = {(run["sweep"], run["value"], run["seed"]) for run in results["runs"]}
-    for sweep, value, seed, overrides in list_jobs():
-        if (sweep, value, seed) in done:
-            continue
-        begin = time.perf_counter()
-        summary, _ = run_once([*overrides, f"data.root={root}"])
-        keys = ("test_accuracy", "test_loss", "epsilon", "noise_std", "sensitivity")
-        results["runs"].append(
-            {
-                "sweep": sweep,
-                "value": value,
-                "seed": seed,
-                "overrides": overrides,
-                "seconds": round(time.perf_counter() - begin, 1),
-                **{key: summary[key] for key in (*keys, "uplink_bytes_total", "model_sha256")},
-            }
-        )
-        results |= {"versions": summary["versions"], "date": datetime.date.today().isoformat()}
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        print(
-            sweep, value, seed, results["runs"][-1]["seconds"], summary["test_accuracy"], flush=True
-        )
-
-
-def read_results() -> dict[str, Any]:
-    """Return the results so far."""
-    if RESULTS.exists():
-        return dict(json.loads(RESULTS.read_text()))
-    return {
-        "format_version": 1,
-        "command": "python bench/sweeps.py --root=FOLDER_WITH_MNIST",
-        "seeds": SEEDS,
-        "runs": [],
-    }
+def describe(summary: dict[str, Any], _: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is kept of a run."""
+    keys = ("test_accuracy", "test_loss", "epsilon", "noise_std", "sensitivity")
+    return {key: summary[key] for key in (*keys, "uplink_bytes_total", "model_sha256")}
 
 
 def average(results: dict[str, Any], key: str = "test_accuracy") -> dict[str, dict[str, list[Any]]]:
@@ -167,18 +126,10 @@ def plot(results: dict[str, Any]) -> None:
 
 def main() -> None:
     """Compute, print or draw."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", help="folder with MNIST's files: compute what is missing")
-    parser.add_argument("--table", action="store_true", help="print the tables")
-    parser.add_argument("--plot", action="store_true", help="draw docs/plots/sweep_epsilon.png")
-    arguments = parser.parse_args()
-    if arguments.root:
-        logging.disable(logging.CRITICAL)
-        measure(arguments.root)
-    if arguments.table:
-        print_table(read_results())
-    if arguments.plot:
-        plot(read_results())
+    from resumable_bench import ResumableBench
+
+    keys = ("sweep", "value", "seed")
+    ResumableBench(RESULTS, keys, SEEDS, list_jobs, describe, print_table, plot).main(__doc__)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,8 @@ def _list(words: list[str], debug: bool) -> int:
 
 @contextmanager
 def _warnings_on_terminal() -> Iterator[None]:
-    """Show warnings on the terminal, each in one line; run.log gets everything."""
+    """Show warnings on the terminal, each once and in one line; run.log gets everything."""
+    shown: set[str] = set()
 
     class OneLine(logging.Formatter):
         def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
@@ -179,7 +180,15 @@ def _warnings_on_terminal() -> Iterator[None]:
             record.exc_text = None
             return text
 
+    def is_new(record: logging.LogRecord) -> bool:
+        # What fails on one client often fails on all, in every round.
+        text = record.getMessage()
+        is_first = text not in shown
+        shown.add(text)
+        return is_first
+
     handler = logging.StreamHandler()
+    handler.addFilter(is_new)
     handler.set_name(_TERMINAL)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(OneLine("%(levelname)s %(message)s"))

@@ -1,6 +1,7 @@
 """One run on the server's side: settings and a grid in, a run's folder out."""
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
 from fl_app.evaluation import evaluate, global_train_loss
+from fl_app.interruption import stop_on_signals
 from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
@@ -70,6 +72,7 @@ class FederatedRun:
         self._is_stopped = is_stopped
         self._faults: FaultyGrid | None = None
         self._interrupted = threading.Event()
+        self._has_diverged = False
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
         sizes = dataset.partition_sizes()
@@ -119,7 +122,9 @@ class FederatedRun:
                 self._strategy.repeat_round(*asked)
             grid = AskedJournal(grid, folder, self._client_ids, self._write_privacy)
         try:
-            with _StopOnInterrupt(self._interrupted):
+            with stop_on_signals(
+                self._interrupted.is_set, self._interrupted.set, signal.SIGINT, signal.SIGTERM
+            ):
                 result = self._strategy.start(
                     grid,
                     initial,
@@ -130,7 +135,7 @@ class FederatedRun:
                     first_round=first_round,
                 )
         except ParameterError as error:
-            raise name_parameter(error) from None
+            raise name_parameter(error, settings) from None
         assert result.arrays is not None
         return self._finish(result.arrays)
 
@@ -180,6 +185,9 @@ class FederatedRun:
         model, values = shared_model(settings, dataset), model_arrays(arrays)
         feature_norm = settings.strategy.feature_norm
         outcome = evaluate(model, values, dataset.test, feature_norm)
+        if not math.isfinite(outcome.loss) and not self._has_diverged:
+            self._has_diverged = True
+            _log.warning("round %d: the test loss is not finite (told once)", server_round)
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
             metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
@@ -319,27 +327,3 @@ def _empty_row() -> dict[str, Any]:
     sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
     losses = dict.fromkeys(("train_loss", "global_train_loss", "test_loss", "test_accuracy"))
     return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes}
-
-
-class _StopOnInterrupt:
-    """Ctrl-C, or SIGTERM, ends the run after the current round; a second one ends it at once."""
-
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            # None: whatever handled it was not set from Python and cannot be put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self._event.is_set():
-            raise KeyboardInterrupt
-        _log.warning("stopping after this round (Ctrl-C again stops at once)")
-        self._event.set()

@@ -92,16 +92,44 @@ class LocalTask:
 
 def check_model(settings: RunSettings, dataset: FederatedDataset) -> None:
     """Raise ConfigError if the model cannot be trained as the settings ask, whatever the data."""
-    if settings.strategy.max_grad_norm is None:
+    chosen, path = settings.strategy, settings.model.path
+    model = shared_model(settings, dataset)
+    buffers = _floating_buffers(model)
+    # The multiplier is null beside target_epsilon.
+    if chosen.mechanism == "update_noise" and chosen.noise_multiplier != 0.0 and buffers:
+        raise ConfigError(
+            "model.path",
+            path,
+            "beside noise on updates, a model without floating-point buffers in its state, which "
+            f"get noise as well: {buffers[0]} (GroupNorm instead of BatchNorm, whose variance may "
+            "end below 0; persistent=False for a constant)",
+        )
+    if chosen.max_grad_norm is None:
         return
     try:
-        check_per_example(shared_model(settings, dataset), dataset.feature_shape)
+        check_per_example(model, dataset.feature_shape)
     except ValueError as error:
         raise ConfigError(
-            "strategy.max_grad_norm",
-            settings.strategy.max_grad_norm,
-            f"null with this model ({error})",
+            "strategy.max_grad_norm", chosen.max_grad_norm, f"null with this model ({error})"
         ) from None
+    except Exception as error:
+        if path is None:
+            raise
+        raise ConfigError(
+            "model.path",
+            path,
+            "with strategy.max_grad_norm, a model that can be trained on any features (on random "
+            f"ones it raised {type(error).__name__}: {' '.join(str(error).split())})",
+        ) from error
+
+
+def _floating_buffers(model: torch.nn.Module) -> list[str]:
+    """Name what is sent beside the parameters, and would get noise like them."""
+    return [
+        name
+        for name, value in model.state_dict(keep_vars=True).items()
+        if not isinstance(value, torch.nn.Parameter) and value.is_floating_point()
+    ]
 
 
 def shared_model(settings: RunSettings, dataset: FederatedDataset) -> torch.nn.Module:

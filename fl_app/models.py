@@ -139,6 +139,13 @@ def input_placement(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 def _build(settings: ModelSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if settings.path is not None:
         return build_user_model(settings.path, shape, num_classes)
+    try:
+        return _build_bundled(settings, shape, num_classes)
+    except (RuntimeError, TypeError, MemoryError) as error:
+        raise _refuse_size(settings, shape, num_classes) from error
+
+
+def _build_bundled(settings: ModelSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if settings.name == "softmax_regression":
         return _softmax_regression(shape, num_classes)
     if settings.name == "mlp":
@@ -146,6 +153,21 @@ def _build(settings: ModelSettings, shape: tuple[int, ...], num_classes: int) ->
     if settings.name == "cnn":
         return _cnn(shape, num_classes)
     return _cnn_small(shape, num_classes)
+
+
+def _refuse_size(settings: ModelSettings, shape: tuple[int, ...], num_classes: int) -> ValueError:
+    """Name what makes a model too large: its own width, or the data's number of classes."""
+    features = math.prod(shape)
+    hidden = {"softmax_regression": 0, "mlp": settings.hidden, "cnn": 128, "cnn_small": 50}
+    width = hidden[settings.name]
+    size = 4 * ((features + 1) * width + ((width or features) + 1) * num_classes)
+    key, value, what = "num_classes", num_classes, "classes in the data"
+    if settings.name == "mlp" and width >= num_classes:
+        key, value, what = "model.hidden", width, "hidden units"
+    return ValueError(
+        f"{key}: {value}; a model that fits in memory is needed: {settings.name} with that many "
+        f"{what} asks for about {size / 2**30:.3g} GiB"
+    )
 
 
 def _softmax_regression(shape: tuple[int, ...], num_classes: int) -> nn.Module:

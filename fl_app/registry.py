@@ -58,7 +58,7 @@ def build_strategy(
     try:
         return method.build(settings, client_ids, num_records, on_round)
     except ParameterError as error:
-        raise name_parameter(error) from None
+        raise name_parameter(error, settings) from None
 
 
 def check_settings(settings: RunSettings) -> None:
@@ -72,7 +72,7 @@ def check_budget(settings: RunSettings, num_parameters: int) -> None:
     try:
         build_strategy(settings).check_budget(settings.rounds, settings.num_clients, num_parameters)
     except ParameterError as error:
-        raise name_parameter(error) from None
+        raise name_parameter(error, settings) from None
 
 
 _TOP_KEYS = (
@@ -85,10 +85,12 @@ _TOP_KEYS = (
 )
 
 
-def name_parameter(error: ParameterError) -> ConfigError:
+def name_parameter(error: ParameterError, settings: RunSettings) -> ConfigError:
     """Return the error that names a method's parameter as the configuration does."""
     if error.key == "uplink_budget_bits":
-        return ConfigError("budget", f"{error.value} bits", error.allowed)
+        in_bits = settings.budget.uplink_bits is not None
+        name = "budget.uplink_bits" if in_bits else "budget.capacity * budget.seconds"
+        return ConfigError(name, error.value, f"{error.allowed} bits")
     key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
     return ConfigError(key, error.value, error.allowed)
 

@@ -92,7 +92,7 @@ class DataSettings:
     name : str
         A key of `SOURCES`.
     root : str or None
-        Folder of the user's own copy, for sets that are not bundled.
+        Folder of the user's own copy, for sets that are not bundled; None for those that are.
     scale : float
         What features are divided by, in [1e-30, 1e30]. 16 for the digits, 255 for MNIST.
     offset : float
@@ -170,6 +170,11 @@ class DataSettings:
 
     def _refuse_keys_of_others(self) -> None:
         """Refuse what would be ignored."""
+        if self.root is not None and not SOURCES[self.name].has_root:
+            raise DataError(
+                f"data.root: {self.root!r}; {self.name} are bundled and need null: choose data=... "
+                "with a set that is read from a folder"
+            )
         defaults = {each.name: each.default for each in dataclasses.fields(self)}
         for name, source in SOURCES.items():
             for key in source.keys:

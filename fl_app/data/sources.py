@@ -32,11 +32,14 @@ class Source:
         call returns arrays of its own, which the caller may change.
     keys : tuple of str
         The settings of this source that others do not have; elsewhere they must be left alone.
+    has_root : bool
+        Whether it reads from data.root, which must be left alone otherwise.
     """
 
     description: str
     read: Callable[[DataSettings], RawDataset]
     keys: tuple[str, ...] = ()
+    has_root: bool = True
 
 
 def _read_hugging_face(settings: DataSettings) -> RawDataset:
@@ -58,6 +61,7 @@ SOURCES: dict[str, Source] = {
     "digits": Source(
         "scikit-learn's handwritten digits: 1,797 real 8x8 images, bundled (the default)",
         lambda settings: read_digits(settings.test_fraction),
+        has_root=False,
     ),
     "mnist": Source(
         "MNIST from idx files in data.root: 60,000 + 10,000 images of 28x28; 539 writers",

@@ -46,8 +46,8 @@ def read_user_data(path: str | None, root: str | None) -> RawDataset:
     except (Exception, SystemExit) as error:
         # Other texts may quote the data.
         quotable = isinstance(error, DataError | OSError)
-        reason = f"{type(error).__name__}: {error}" if quotable else type(error).__name__
-        raise DataError(f"data.path: {path!r} raised {reason}") from error
+        more = f": {error}" if quotable else " (--debug shows where)"
+        raise DataError(f"data.path: {path!r} raised {type(error).__name__}{more}") from error
     if not isinstance(returned, RawDataset):
         raise DataError(
             f"data.path: {path!r} returned a {type(returned).__name__}; a fl_app.data.RawDataset "

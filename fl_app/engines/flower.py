@@ -6,13 +6,10 @@ and exits 0 even when the run failed. Here the ServerApp says how the run ended,
 
 import contextlib
 import json
-import logging
 import math
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,14 +19,13 @@ from fl_app.engines.bundle import write_bundle
 from fl_app.engines.outcome import read_outcome
 from fl_app.engines.superlink import SuperLink, own_superlink
 from fl_app.errors import RunError
+from fl_app.interruption import stop_on_signals
 from fl_app.run_store import LOG_FILE, RunStore
 from fl_app.settings import RunSettings
 
 POLL_SECONDS = 0.1
 LOG_SECONDS = 5.0
 LAST_LINES = 15
-
-_log = logging.getLogger(__name__)
 
 
 def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) -> None:
@@ -50,7 +46,7 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
     ------
     RunError
         If the folder cannot be written, the SuperLink does not start, or the run fails: the
-        message is the run's own reason, and what Flower logged is added to run.log.
+        message is the run's own reason, if it gave one, and what Flower logged is added to run.log.
     """
     store = RunStore(folder, resume)
     # Writing is the ServerApp's part from here on.
@@ -76,10 +72,14 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
         resources = describe_resources(settings, torch.cuda.device_count())
         run = superlink.start_run(home / "bundle", run_config, resources, log)
         try:
-            with _stop_on_interrupt(stop):
-                _wait_for_outcome(superlink, run, outcome, log)
+            with stop_on_signals(stop.exists, stop.touch, signal.SIGINT):
+                if not _wait_for_outcome(superlink, run, outcome):
+                    raise RunError(
+                        "Flower's own process ended, and the run gave no result; see "
+                        f"{store.folder / LOG_FILE}"
+                    )
         except RunError:
-            _keep_log(run, log, store.folder / LOG_FILE)
+            _keep_logs(superlink, run, log, store.folder / LOG_FILE)
             raise
 
 
@@ -101,50 +101,28 @@ def describe_resources(settings: RunSettings, num_gpus: int) -> str:
     )
 
 
-@contextlib.contextmanager
-def _stop_on_interrupt(stop: Path) -> Iterator[None]:
-    """Ask the run to stop after the round at the first Ctrl-C; raise at the second."""
-
-    def handle(number: int, frame: object) -> None:
-        if stop.exists():
-            raise KeyboardInterrupt
-        stop.touch()
-        _log.warning("stopping after this round (Ctrl-C again stops at once)")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-
-
-def _wait_for_outcome(
-    superlink: SuperLink, run: subprocess.Popen[bytes], outcome: Path, log: Path
-) -> None:
-    """Return once the run has completed; raise RunError with the reason if it failed."""
+def _wait_for_outcome(superlink: SuperLink, run: subprocess.Popen[bytes], outcome: Path) -> bool:
+    """Return whether the run has completed; raise RunError with the reason if it failed."""
     while True:
         over = run.poll() is not None or superlink.process.poll() is not None
         found = read_outcome(outcome)
         if found is not None:
             if found.failure is not None:
                 raise RunError(found.failure)
-            return
+            return True
         if over:
-            text = log.read_text(errors="replace") or superlink.read_log()
-            last = "\n".join(text.strip().splitlines()[-LAST_LINES:])
-            raise RunError(f"Flower ended the run, which gave no result:\n{last}")
+            return False
         time.sleep(POLL_SECONDS)
 
 
-def _keep_log(run: subprocess.Popen[bytes], log: Path, target: Path) -> None:
-    """Add Flower's log to the run's: what the clients logged is nowhere else."""
+def _keep_logs(superlink: SuperLink, run: subprocess.Popen[bytes], log: Path, target: Path) -> None:
+    """Add Flower's logs to the run's: what the clients logged is nowhere else."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         run.wait(timeout=LOG_SECONDS)
+    tail = "\n".join(superlink.read_log().splitlines()[-LAST_LINES:])
     with target.open("a", encoding="utf-8") as file:
         file.write(f"\nFlower's log:\n{log.read_text(errors='replace')}")
+        file.write(f"\nThe end of the SuperLink's log:\n{tail}\n")
 
 
 def _to_toml(values: dict[str, str | bool]) -> str:

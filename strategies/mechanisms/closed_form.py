@@ -80,6 +80,24 @@ def require_count(
     raise error(f"{name}={value!r} is not allowed: an integer of at least {minimum} is needed")
 
 
+def require_releases(
+    noise_multiplier: float, sample_rate: float, num_releases: int, delta: float
+) -> tuple[float, float, int, float]:
+    """Return what repeated releases are described by, or refuse it with a message.
+
+    Parameters
+    ----------
+    noise_multiplier, sample_rate, num_releases, delta
+        ``z >= 0``, a probability in (0, 1], ``T >= 0``, delta in (0, 1).
+    """
+    return (
+        require_real("noise_multiplier", noise_multiplier, 0.0, math.inf),
+        require_real("sample_rate", sample_rate, 0.0, 1.0, closed="upper"),
+        require_count("num_releases", num_releases, 0),
+        require_real("delta", delta, 0.0, 1.0, closed="neither"),
+    )
+
+
 def gaussian_profile(epsilon: NDArray[np.float64], separation: float) -> NDArray[np.float64]:
     """Compute the hockey-stick divergence of two unit Gaussians, to relative precision.
 
@@ -227,9 +245,7 @@ def gaussian_epsilon(noise_multiplier: float, num_releases: int, delta: float) -
     ValueError
         If an argument is not finite or out of its range.
     """
-    z = require_real("noise_multiplier", noise_multiplier, 0.0, math.inf)
-    num_releases = require_count("num_releases", num_releases, 0)
-    delta = require_real("delta", delta, 0.0, 1.0, closed="neither")
+    z, _, num_releases, delta = require_releases(noise_multiplier, 1.0, num_releases, delta)
     if num_releases == 0:
         return 0.0
     mu = math.sqrt(num_releases) / z if z > 0.0 else math.inf

@@ -24,8 +24,8 @@ from strategies.mechanisms.amplification import loss_with_sampling, loss_without
 from strategies.mechanisms.closed_form import (
     gaussian_epsilon,
     gaussian_profile,
-    require_count,
     require_real,
+    require_releases,
 )
 from strategies.mechanisms.discrete_loss import (
     LOG_SLACK,
@@ -44,6 +44,9 @@ _LEAST_NOISE = 1e-3
 _MAX_SPACING = 30.0
 # Growth of epsilon through the grid, as a share of its estimate, that decides the spacing.
 _GRID_TOLERANCE = 3e-4
+
+
+Profile = Callable[[Array, float, float], Array]
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,39 @@ def drawn_profile(epsilon: Array, z: float, p: float) -> Array:
     ``p N(1/z, 1) + (1 - p) N(0, 1)`` from ``N(0, 1)``; to relative precision.
     """
     return p * gaussian_profile(loss_without_sampling(epsilon, p), 1.0 / z)
+
+
+def sampled_delta(
+    epsilon: float, noise_multiplier: float, sample_rate: float, profile: Profile, reverse: Profile
+) -> float:
+    """Compute the privacy profile of one Gaussian release on a secret sample.
+
+    Parameters
+    ----------
+    epsilon, noise_multiplier, sample_rate
+        Any finite number, ``z > 0``, ``p`` in (0, 1].
+    profile, reverse : callable
+        delta at non-negative epsilons, z and p, in this and in the opposite direction.
+
+    Returns
+    -------
+    float
+        ``profile(epsilon)`` for ``epsilon >= 0``; below, ``1 - exp(epsilon) + exp(epsilon)
+        reverse(-epsilon)``, the same pair of distributions with their order changed.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite or out of its range.
+    """
+    epsilon = require_real("epsilon", epsilon, -math.inf, math.inf)
+    z = require_real("noise_multiplier", noise_multiplier, 0.0, math.inf, closed="neither")
+    p = require_real("sample_rate", sample_rate, 0.0, 1.0, closed="upper")
+    chosen = profile if epsilon >= 0.0 else reverse
+    positive = float(chosen(np.array([abs(epsilon)]), z, p)[0])
+    if epsilon >= 0.0:
+        return positive
+    return -math.expm1(epsilon) + math.exp(epsilon) * positive
 
 
 def outcomes(z: float, largest: float) -> tuple[Array, Array, Array]:
@@ -143,10 +179,7 @@ def sampled_epsilon(
     ValueError
         If an argument is not finite or out of its range.
     """
-    z = require_real("noise_multiplier", noise_multiplier, 0.0, math.inf)
-    p = require_real("sample_rate", sample_rate, 0.0, 1.0, closed="upper")
-    num_releases = require_count("num_releases", num_releases, 0)
-    delta = require_real("delta", delta, 0.0, 1.0, closed="neither")
+    z, p, num_releases, delta = require_releases(noise_multiplier, sample_rate, num_releases, delta)
     unamplified = gaussian_epsilon(z, num_releases, delta)
     if p == 1.0 or unamplified == 0.0 or not math.isfinite(unamplified):
         return unamplified

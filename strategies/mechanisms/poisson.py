@@ -28,11 +28,12 @@ from functools import lru_cache, partial
 import numpy as np
 
 from strategies.mechanisms.amplification import loss_with_sampling
-from strategies.mechanisms.closed_form import gaussian_profile, require_real
+from strategies.mechanisms.closed_form import gaussian_profile
 from strategies.mechanisms.composition import (
     OneRelease,
     drawn_profile,
     outcomes,
+    sampled_delta,
     sampled_epsilon,
     sketch_loss,
 )
@@ -66,14 +67,9 @@ def poisson_delta(
     ValueError
         If a number is not finite or out of its range.
     """
-    epsilon = require_real("epsilon", epsilon, -math.inf, math.inf)
-    z = require_real("noise_multiplier", noise_multiplier, 0.0, math.inf, closed="neither")
-    q = require_real("sample_rate", sample_rate, 0.0, 1.0, closed="upper")
-    profile = _added_profile if adding == (epsilon >= 0.0) else drawn_profile
-    positive = float(profile(np.array([abs(epsilon)]), z, q)[0])
-    if epsilon >= 0.0:
-        return positive
-    return -math.expm1(epsilon) + math.exp(epsilon) * positive
+    removed, added = drawn_profile, _added_profile
+    directions = (added, removed) if adding else (removed, added)
+    return sampled_delta(epsilon, noise_multiplier, sample_rate, *directions)
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -22,17 +22,16 @@ References
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache, partial
 
 import numpy as np
 
 from strategies.mechanisms.amplification import loss_with_sampling
-from strategies.mechanisms.closed_form import require_real
 from strategies.mechanisms.composition import (
     OneRelease,
     drawn_profile,
     outcomes,
+    sampled_delta,
     sampled_epsilon,
     sketch_loss,
 )
@@ -61,14 +60,9 @@ def fixed_size_delta(epsilon: float, noise_multiplier: float, sample_rate: float
     ValueError
         If an argument is not finite or out of its range.
     """
-    epsilon = require_real("epsilon", epsilon, -math.inf, math.inf)
-    z = require_real("noise_multiplier", noise_multiplier, 0.0, math.inf, closed="neither")
-    p = require_real("sample_rate", sample_rate, 0.0, 1.0, closed="upper")
-    loss = np.array([abs(epsilon)])
-    positive = float(drawn_profile(loss, z, p)[0])
-    if epsilon >= 0.0:
-        return positive
-    return -math.expm1(epsilon) + math.exp(epsilon) * positive
+    return sampled_delta(
+        epsilon, noise_multiplier, sample_rate, profile=drawn_profile, reverse=drawn_profile
+    )
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from strategies.mechanisms.closed_form import require_count, require_real
+from strategies.mechanisms.closed_form import require_releases
 
 Array = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ def unsampled_renyi_epsilon(noise_multiplier: float, num_releases: int, delta: f
     ValueError
         If an argument is not finite or out of its range.
     """
-    z, _, num_releases, delta = _check(noise_multiplier, 1.0, num_releases, delta)
+    z, _, num_releases, delta = require_releases(noise_multiplier, 1.0, num_releases, delta)
     if num_releases == 0:
         return 0.0
     with np.errstate(divide="ignore", over="ignore"):
@@ -103,7 +103,7 @@ def poisson_renyi_epsilon(
     ValueError
         If an argument is not finite or out of its range.
     """
-    z, q, num_releases, delta = _check(noise_multiplier, sample_rate, num_releases, delta)
+    z, q, num_releases, delta = require_releases(noise_multiplier, sample_rate, num_releases, delta)
     if q == 1.0:
         return unsampled_renyi_epsilon(z, num_releases, delta)
     if num_releases == 0 or z == 0.0:
@@ -138,7 +138,7 @@ def fixed_size_renyi_epsilon(
     ValueError
         If an argument is not finite or out of its range.
     """
-    z, p, num_releases, delta = _check(noise_multiplier, sample_rate, num_releases, delta)
+    z, p, num_releases, delta = require_releases(noise_multiplier, sample_rate, num_releases, delta)
     if p == 1.0:
         return unsampled_renyi_epsilon(z, num_releases, delta)
     if num_releases == 0:
@@ -147,15 +147,6 @@ def fixed_size_renyi_epsilon(
         return math.inf
     orders, divergences = _fixed_size_curve(z, p)
     return _epsilon(orders, num_releases * divergences, delta)
-
-
-def _check(
-    z: float, rate: float, num_releases: int, delta: float
-) -> tuple[float, float, int, float]:
-    z = require_real("noise_multiplier", z, 0.0, math.inf)
-    rate = require_real("sample_rate", rate, 0.0, 1.0, closed="upper")
-    num_releases = require_count("num_releases", num_releases, 0)
-    return z, rate, num_releases, require_real("delta", delta, 0.0, 1.0, closed="neither")
 
 
 def _epsilon(orders: Array, divergences: Array, delta: float) -> float:

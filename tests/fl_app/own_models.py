@@ -29,6 +29,79 @@ def with_batch_norm(feature_shape, num_classes):
     return Net(feature_shape, num_classes, nn.Sequential(nn.Identity(), nn.BatchNorm1d(size)))
 
 
+def with_constants(feature_shape, num_classes):
+    model = build(feature_shape, num_classes)
+    model.register_buffer("scale", torch.ones(1), persistent=False)
+    model.register_buffer("calls", torch.tensor(0))
+    return model
+
+
+class Raises(nn.Module):
+    """Raises in training, for more records than it allows."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def forward(self, features):
+        if self.training and len(features) > self.most:
+            raise IndexError("no such\nrow")
+        return features
+
+
+def raises_in_training(feature_shape, num_classes):
+    return Net(feature_shape, num_classes, Raises(0))
+
+
+def raises_in_larger_batches(feature_shape, num_classes):
+    return Net(feature_shape, num_classes, Raises(4))
+
+
+class Embeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(2, 1)
+
+    def forward(self, features):
+        return self.embedding(features.long()).squeeze(-1)
+
+
+def embeds(feature_shape, num_classes):
+    return Net(feature_shape, num_classes, Embeds())
+
+
+class PairInTraining(nn.Module):
+    def forward(self, features):
+        return (features, features) if self.training else features
+
+
+def pair_in_training(feature_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes), PairInTraining())
+
+
+def detached_in_training(feature_shape, num_classes):
+    class Detached(Net):
+        def forward(self, features):
+            return super().forward(features).detach()
+
+    return Detached(feature_shape, num_classes)
+
+
+class NoNumber(nn.Module):
+    def forward(self, features):
+        return features if self.training else features * torch.nan
+
+
+def diverges_in_evaluation(feature_shape, num_classes):
+    return Net(feature_shape, num_classes, NoNumber())
+
+
+def no_number(feature_shape, num_classes):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+    nn.init.constant_(model[1].bias, torch.nan)
+    return model
+
+
 class Centred(nn.Module):
     def forward(self, features):
         return features - features.mean(dim=0) if self.training else features

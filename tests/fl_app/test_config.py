@@ -158,10 +158,10 @@ def test_what_hydra_cannot_read_is_named_with_the_way_to_write_it(override):
 
 def test_a_path_in_the_home_folder_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/a home")
-    assert compose_settings(["data.root=~/my data"]).data.root == "/a home/my data"
-    assert compose_settings(['data.root="~/my data"']).data.root == "~/my data"
+    for word, root in (("~/my data", "/a home/my data"), ('"~/my data"', "~/my data")):
+        assert compose_settings(["data=mnist", f"data.root={word}"]).data.root == root
     assert expand_sweep(["seed=1,2", "data.root=~/x"])[0] == ["seed=1", 'data.root="/a home/x"']
-    assert data_settings(RUN_CONFIG, ["data.root=~/x"]).root == "/a home/x"
+    assert data_settings(RUN_CONFIG, ["data=mnist", "data.root=~/x"]).root == "/a home/x"
     assert compose_config(["data.root=~/x"]).data.root == "/a home/x"
 
 
@@ -293,8 +293,8 @@ RUN_CONFIG = to_yaml(compose_settings(["data.scale=8", "data.partition.kind=diri
 
 def test_the_data_of_a_run_can_be_replaced_in_part_or_whole():
     assert data_settings(RUN_CONFIG, []).scale == 8.0
-    changed = data_settings(RUN_CONFIG, ["data.offset=.5", 'data.root="~/my data"'])
-    assert (changed.scale, changed.offset, changed.root) == (8.0, 0.5, "~/my data")
+    changed = data_settings(RUN_CONFIG, ["data.offset=.5"])
+    assert (changed.scale, changed.offset, changed.root) == (8.0, 0.5, None)
     assert changed.partition.kind == "dirichlet"
     other = data_settings(RUN_CONFIG, ["data.root=there", "data=mnist", "data.partition.alpha=2"])
     assert (other.name, other.scale, other.root) == ("mnist", 255.0, "there")
@@ -310,6 +310,7 @@ DATA_REFUSED = [
     ("data.scale=0", "data.scale"),
     ("data.partition=3", "data.partition"),
     ("data.root.x=3", "data.root.x"),
+    ("data.root=there", "data.root"),
     ("seed=3", "argument"),
     ("dataset=mnist", "argument"),
     ("data", "argument"),

@@ -195,3 +195,8 @@ def test_a_dataset_refuses_shared_records_and_values_outside(changes):
     assert dataset.num_partitions == 1
     with pytest.raises(DataError, match=r"partitions|label|features"):
         dataclasses.replace(dataset, **changes)
+
+
+def test_a_folder_beside_bundled_data_is_refused_and_not_ignored():
+    with pytest.raises(DataError, match=r"^data\.root: 'there'; digits are bundled and need null"):
+        DataSettings(root="there")

@@ -164,3 +164,25 @@ def test_small_cnn_refuses_images_that_are_too_small(shape):
 def test_cnn_refuses_shapes_that_are_no_images(shape):
     with pytest.raises(ValueError, match="'cnn' cannot take features of shape"):
         build_model(ModelSettings("cnn"), shape, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_classes", "message"),
+    [
+        # 4 * ((64 + 1) * 1e17 + (1e17 + 1) * 10) bytes / 2**30
+        (
+            ModelSettings("mlp", hidden=10**17),
+            10,
+            r"model\.hidden: 10{17}; .* about 2\.79e\+10 GiB",
+        ),
+        (ModelSettings("mlp", hidden=10**18), 10, r"model\.hidden: 10{18}; .* mlp .* hidden units"),
+        # 4 * (64 + 1) * 1e17 bytes / 2**30
+        (ModelSettings(), 10**17, r"num_classes: 10{17}; .* classes .* about 2\.42e\+10 GiB"),
+        (ModelSettings(), 10**19, r"num_classes: 10{19}; .* fits in memory"),
+        (ModelSettings("mlp"), 10**17, r"num_classes: 10{17}; .* classes in the data"),
+        (ModelSettings("cnn"), 10**17, r"num_classes: 10{17}; .* cnn with that many classes"),
+    ],
+)
+def test_a_model_too_large_for_memory_names_what_makes_it_so(settings, num_classes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build_model(settings, (1, 8, 8), num_classes, 0)

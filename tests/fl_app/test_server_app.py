@@ -191,7 +191,7 @@ def test_settings_from_overrides(overrides: str, given: bool) -> None:
 
 
 def test_overrides_are_split_as_in_a_shell() -> None:
-    settings, _ = read_settings({"overrides": "'data.root=\"a b\"' num_rounds=2"})
+    settings, _ = read_settings({"overrides": "data=mnist 'data.root=\"a b\"' num_rounds=2"})
     assert (settings.data.root, settings.num_rounds) == ("a b", 2)
     with pytest.raises(ConfigError, match="overrides"):
         read_settings({"overrides": "data.root='a"})

@@ -220,7 +220,7 @@ def settings_of_all_kinds(draw):
         round_timeout=draw(FLOATS),
         faults=FaultSettings(draw(st.floats(0, 1)), draw(st.floats(0, 1)), draw(SEEDS)),
         engine=EngineSettings("simulation", draw(st.integers(1, 99))),
-        data=DataSettings(root=root, partition=PartitionSettings("dirichlet", draw(FLOATS), 3)),
+        data=DataSettings("mnist", root, partition=PartitionSettings("dirichlet", draw(FLOATS), 3)),
         model=ModelSettings("mlp", draw(st.integers(1, 10**6)), "float64"),
     )
 
@@ -235,7 +235,7 @@ def test_settings_survive_json_and_yaml(made):
 
 
 def test_settings_survive_the_folder_of_a_run():
-    made = make({"target_delta": 1e-5}, data=DataSettings(root="${seed}: 1e-05"))
+    made = make({"target_delta": 1e-5}, data=DataSettings("mnist", "${seed}: 1e-05"))
     assert read_run_settings(to_yaml(made)) == made
 
 
@@ -365,7 +365,12 @@ def test_a_budget_in_bits() -> None:
     [
         (
             ["budget.uplink_bits=1000"],
-            "budget: '1000 bits'; allowed: at least K r beta = 20 rounds",
+            "budget.uplink_bits: 1000; allowed: at least K r beta = 20 rounds * 10 clients * 5232 "
+            "bits = 1046400 bits",
+        ),
+        (
+            ["budget.capacity=10", "budget.seconds=2.5"],
+            "budget.capacity * budget.seconds: 25; allowed: at least K r beta = 20 rounds",
         ),
         (["strategy.sampling=poisson"], "strategy.sample_rate: null; allowed: a number in (0, 1]"),
         (["strategy=dp_sgd", "strategy.unit=client"], "strategy.unit: 'client'; allowed: record"),

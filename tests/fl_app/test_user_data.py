@@ -119,9 +119,9 @@ BROKEN = {
     "wrong_groups": r"raised DataError: train_groups: shape \(3,\); \(4,\)",
     "nothing": "returned a NoneType; a fl_app.data.RawDataset",
     "pair": "returned a tuple; a fl_app.data.RawDataset",
-    "quotes": "raised ValueError$",
+    "quotes": r"raised ValueError \(--debug shows where\)$",
     "opens": "raised FileNotFoundError: .*absent.csv",
-    "no_arguments": "raised TypeError$",
+    "no_arguments": r"raised TypeError \(--debug shows where\)$",
     "FEATURES": "a function is needed, not a ndarray",
     "absent": "a name that .* has is needed",
 }

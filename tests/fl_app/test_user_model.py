@@ -67,6 +67,10 @@ REFUSED = [
     ("elsewhere", "on the CPU is needed, not on meta"),
     ("the_same", "a new module is needed each time"),
     ("unseeded", "the same initial values are needed for the same seed"),
+    ("no_number", "finite initial values are needed; 1.bias has others"),
+    ("raises_in_training", "on zeros in training mode it raised IndexError: no such row"),
+    ("pair_in_training", "on zeros in training mode it raised TypeError"),
+    ("detached_in_training", "on zeros in training mode it raised RuntimeError: element 0"),
     ("not_callable", "a function is needed, not a int"),
     ("missing", f"a name that {MODULE} has is needed"),
     ("Holder.missing", f"a name that {MODULE} has is needed"),
@@ -119,6 +123,11 @@ RUN = ("run", "model=user", "num_rounds=1", "num_clients=2")
         ([], "model.path: null; an import path"),
         (["model.path=nonexistent:thing"], "no module nonexistent is installed here"),
         ([f"model.path={MODULE}:frozen"], "trainable parameters"),
+        ([f"model.path={MODULE}:raises_in_training"], "in training mode it raised IndexError"),
+        (
+            ["strategy=dp_sgd", f"model.path={MODULE}:embeds"],
+            "model that can be trained on any features (on random ones it raised IndexError: index",
+        ),
         (["model=cnn_small", "model.path=null"], "model.name: 'cnn_small' cannot take features"),
     ],
 )
@@ -152,3 +161,51 @@ def test_a_module_that_draws_while_it_is_imported_changes_nothing(tmp_path, monk
     first, second = (build_model(settings, (1, 8, 8), 10, 0) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(first[1].weight, second[1].weight)
+
+
+def test_a_model_that_fails_later_is_told_once_and_not_for_each_client(fl_app):
+    words = (f"model.path={MODULE}:raises_in_larger_batches", "strategy=fedavg", "num_clients=12")
+    ended = fl_app("run", "model=user", "num_rounds=2", *words)
+    assert ended.code == 1
+    assert ended.errors.splitlines() == [
+        "ERROR local training failed",
+        "WARNING round 1: dropped {'failed on the client': 12}",
+        "fl-app: every client of round 1 answered with an error; see run.log",
+    ]
+
+
+BATCH_NORM = f"model.path={MODULE}:with_batch_norm"
+SMALL = ("model=user", "num_clients=3", "num_rounds=1", "strategy.batch_size=8")
+NOISED = [
+    [],
+    ["strategy.target_epsilon=null", "strategy.noise_multiplier=0.5"],
+    ["strategy.noise_at=server", "strategy.sensitivity=whole_update"],
+]
+
+
+@pytest.mark.parametrize("words", NOISED)
+def test_noise_on_running_statistics_is_refused(fl_app, words):
+    ended = fl_app("run", *SMALL, BATCH_NORM, *words)
+    assert ended.code == 2
+    (line,) = ended.errors.splitlines()
+    assert line.startswith(f"fl-app: model.path: '{MODULE}:with_batch_norm'; allowed: beside noise")
+    assert "which get noise as well: middle.1.running_mean (GroupNorm instead" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [BATCH_NORM, "strategy=fedavg"],
+        [BATCH_NORM, "strategy=fedpaq"],
+        [f"model.path={MODULE}:with_constants"],
+    ],
+)
+def test_running_statistics_without_noise_and_constants_are_allowed(fl_app, words):
+    assert fl_app("run", *SMALL, *words).code == 0
+
+
+def test_a_test_loss_that_is_not_finite_is_told_once(fl_app):
+    words = (f"model.path={MODULE}:diverges_in_evaluation", "strategy=fedavg", "num_rounds=3")
+    ended = fl_app("run", *SMALL, *words)
+    assert ended.code == 0
+    assert ended.errors.splitlines() == ["WARNING round 0: the test loss is not finite (told once)"]
