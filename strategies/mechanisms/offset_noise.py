@@ -157,7 +157,10 @@ class OffsetNoise:
         check_number("step", step, positive=True)
         if self.pair_variance == 0.0:
             return 0
-        return math.ceil(math.sqrt(self.pair_variance) * _MARGIN / (PAIR_TABLE_STD * step))
+        multiple = max(1, math.floor(math.sqrt(self.pair_variance) / (PAIR_TABLE_STD * step)))
+        while (multiple * PAIR_TABLE_STD * step) ** 2 < self.pair_variance:
+            multiple += 1
+        return multiple
 
     def on_grid(self, step: float) -> "OffsetNoise":
         """Return the noise as clients make it: s_pair rounded up to a multiple of 512 steps.

@@ -261,6 +261,7 @@ def test_on_a_grid_the_pair_noise_is_a_multiple_of_512_steps_and_never_less():
         assert grid.pair_variance == (multiple * 512 * step) ** 2 >= noise.pair_variance
         assert ((multiple - 1) * 512 * step) ** 2 < noise.pair_variance
         assert grid.effective_variance >= noise.effective_variance
+        assert grid.on_grid(step) == grid
     assert OffsetNoise(1.0, 0.0, 2, "uniform").pair_multiple(0.5) == 0
     # Exactly on the grid: no multiple more.
     assert OffsetNoise(1.0, (3 * 512 * 0.25) ** 2 * (1 - 1e-9), 2).pair_multiple(0.25) == 3
