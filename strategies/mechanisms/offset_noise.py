@@ -143,11 +143,13 @@ class OffsetNoise:
     def largest_sum_variance(self, max_ready: int) -> float:
         """Return the largest `sum_variance` of up to `max_ready` clients, whoever vanishes.
 
-        For a given number of dropouts it grows with the number of clients.
+        For a given number m of dropouts it grows with the number of clients; it is a parabola in m.
         """
         check_integer("max_ready", max_ready, 1)
-        most = max_ready if self.pair_noise == "gaussian" else 0
-        return max(self.sum_variance(max_ready, dropped) for dropped in range(most + 1))
+        if self.pair_variance == 0.0:
+            return self.sum_variance(max_ready)
+        vertex = math.floor(max(0.0, (max_ready - self.own_variance / self.pair_variance) / 2.0))
+        return max(self.sum_variance(max_ready, dropped) for dropped in (vertex, vertex + 1))
 
     def pair_multiple(self, step: float) -> int:
         """Return c, the whole number that table noise is multiplied by on a grid of this step.

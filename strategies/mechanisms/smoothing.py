@@ -112,7 +112,7 @@ def smoothing_error(
     return math.expm1(exponent) if exponent < 700.0 else math.inf
 
 
-def check_smoothing(noise: OffsetNoise, step: float, *, num_honest: int) -> None:
+def check_smoothing(noise: OffsetNoise, step: float, *, max_ready: int) -> None:
     """Refuse a grid on which own noise does not smooth pair noise: lambda < 3.
 
     Parameters
@@ -121,23 +121,23 @@ def check_smoothing(noise: OffsetNoise, step: float, *, num_honest: int) -> None
         The variances.
     step : float
         Step of the grid > 0.
-    num_honest : int
-        h, the honest clients counted on; the most that a ready set can name is always enough.
+    max_ready : int
+        The most clients of a ready set, all of whom may be honest.
 
     Raises
     ------
     ParameterError
-        Names the number of honest clients and the most that would be allowed.
+        Names the number of clients and the most that would be allowed.
     """
-    if smoothing(noise, step, num_honest) >= LEAST_SMOOTHING:
+    if smoothing(noise, step, max_ready) >= LEAST_SMOOTHING:
         return
     multiple = 1 if noise.pair_noise == "uniform" else noise.pair_multiple(step)
     room = 1.0 / LEAST_SMOOTHING
     room -= 0.0 if noise.pair_noise == "uniform" else PAIR_TABLE_STD**-2
     most = math.floor(room * noise.own_variance / (multiple * step) ** 2)
     raise ParameterError(
-        "num_honest",
-        num_honest,
+        "max_ready",
+        max_ready,
         f"at most {most} clients of a ready set at a step of {step!r} and own noise of std "
         f"{math.sqrt(noise.own_variance):.4g}: more, and own noise does not smooth the grid",
     )

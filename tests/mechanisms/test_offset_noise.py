@@ -247,7 +247,7 @@ def test_largest_sum_variance(own, pair, most):
     noise = OffsetNoise(own, pair, 2)
     largest = noise.largest_sum_variance(most)
     every = [noise.sum_variance(n, m) for n in range(1, most + 1) for m in range(n + 1)]
-    assert largest == max(every)
+    assert largest == pytest.approx(max(every), rel=1e-12)
     uniform = OffsetNoise(own, 0.0, 2, "uniform")
     assert uniform.largest_sum_variance(most) == uniform.sum_variance(most)
 

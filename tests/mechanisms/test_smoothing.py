@@ -137,10 +137,10 @@ def test_a_grid_that_is_too_coarse_is_refused(dropouts):
     noise = calibrate_offset_noise(
         1.0, min_ready=100, colluding_fraction=0.1, expected_dropouts=dropouts
     )
-    check_smoothing(noise, 2.0**-20, num_honest=100)
+    check_smoothing(noise, 2.0**-20, max_ready=100)
     coarse = math.sqrt(noise.own_variance) / 2
-    with pytest.raises(ParameterError, match="num_honest: 100; allowed: at most 1 clients"):
-        check_smoothing(noise, coarse, num_honest=100)
+    with pytest.raises(ParameterError, match="max_ready: 100; allowed: at most 1 clients"):
+        check_smoothing(noise, coarse, max_ready=100)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "uniform"])
@@ -148,11 +148,11 @@ def test_the_most_clients_that_a_refusal_names_are_accepted(kind):
     noise = calibrate_offset_noise(1.0, min_ready=50, colluding_fraction=0.0, pair_noise=kind)
     step = 2.0**-12 if kind == "gaussian" else 2.0**-7
     with pytest.raises(ParameterError) as refusal:
-        check_smoothing(noise, step, num_honest=10**6)
+        check_smoothing(noise, step, max_ready=10**6)
     most = int(refusal.value.allowed.split()[2])
-    check_smoothing(noise, step, num_honest=most)
+    check_smoothing(noise, step, max_ready=most)
     with pytest.raises(ParameterError):
-        check_smoothing(noise, step, num_honest=most + 2)
+        check_smoothing(noise, step, max_ready=most + 2)
 
 
 def test_gaussian_pairs_carry_about_five_thousand_clients_however_fine_the_grid():
