@@ -198,9 +198,7 @@ class DpFedPaq(RoundStrategy):
         layout = ArrayLayout.of(model := model_arrays(arrays))
         clients = number_nodes(grid, self.client_ids)
         population = sorted(clients) if self._population is None else self._population
-        drawn = self.cohorts.draw(
-            population, self._stream("cohort", server_round), server_round
-        )
+        drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
         size = self.upload_bits(layout.num_parameters)
         if server_round in self._repeated:
             drawn = self._repeated.pop(server_round)
