@@ -1,9 +1,9 @@
 """Shamir's t-of-n secret sharing in a prime field, as secure aggregation needs it.
 
-PyCryptodome's, which Flower ships, works bit by bit in GF(2^128) in Python, about a hundred times
-slower, and recomputes the interpolation for each secret; to time the protocol with it would time
-that choice. Here: Python's integers modulo a prime, and one interpolation for all secrets that the
-same clients help to reconstruct. Not constant in time: for measurements only.
+PyCryptodome's, which Flower ships, works bit by bit in GF(2^128), in Python, tens of times slower,
+and interpolates anew for each secret; to time the protocol with it would time that choice. Here:
+Python's integers modulo a prime, and one interpolation for all secrets that the same clients help
+to reconstruct. Not constant in time: for measurements only.
 """
 
 import secrets

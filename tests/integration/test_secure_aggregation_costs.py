@@ -16,6 +16,7 @@ from bench.secret_shares import (
     reconstruct,
 )
 from bench.secure_aggregation_costs import Traffic, double_masking_traffic, niss_traffic
+from strategies.mechanisms.key_agreement import CARD_SIZE, NONCE_SIZE
 
 
 def test_a_round_of_niss_counted_by_hand() -> None:
@@ -23,6 +24,10 @@ def test_a_round_of_niss_counted_by_hand() -> None:
     assert niss_traffic(3, 10) == Traffic(56, 344, 168, 1032, 2)
     # One of three said "ready" and uploads nothing.
     assert niss_traffic(3, 10, dropped=1) == Traffic(56, 344, 3 * 16 + 2 * 40, 1032, 2)
+
+
+def test_cards_and_nonces_have_the_sizes_that_are_counted() -> None:
+    assert (costs.CARD, costs.NONCE) == (CARD_SIZE, NONCE_SIZE)
 
 
 def test_a_repeated_round_of_niss_counted_by_hand() -> None:
