@@ -171,10 +171,11 @@ def average_uploads(total: Words, count: int, grid: FixedPoint) -> Vector | None
     Returns
     -------
     ndarray of float64, shape (d,), or None
-        None if the sum looks like uniform words: then masks did not cancel. Honest sums stay below
-        a quarter of the range on average, as their updates and 12 standard deviations of their
-        noise fit into it; uniform words are above it but for a probability of .1 ^ (d / 10).
+        None if the sum looks like uniform words: then masks did not cancel. The updates of an
+        honest sum, and 12 standard deviations of its noise, fit the range: the root mean square of
+        16 numbers or more is below a quarter of it, that of uniform words is above but for a
+        probability of .1 ^ (d / 10). Of fewer numbers only the largest can be told apart.
     """
     decoded = grid.decode(unwrap(total))
-    bound = grid.step * RANGE * MOST_OF_RANGE * math.sqrt(decoded.size)
+    bound = grid.step * RANGE * max(1.0, MOST_OF_RANGE * math.sqrt(decoded.size))
     return None if l2_norm(decoded) > bound else decoded / count

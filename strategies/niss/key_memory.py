@@ -122,7 +122,8 @@ class KeyMemory:
         """Give up the pending nonce, before anything is computed from it, whatever crashes."""
         pending = self.pending()
         assert pending is not None
-        self._state.write_key(_USED, _pack(*pending[:2]))
+        # A seeded run that goes on computes its last round again: the latest attempt stays used.
+        self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
         self._state.delete_key(_PENDING)
 
     def _own(self, name: str) -> bytes:
