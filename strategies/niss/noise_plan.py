@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
@@ -69,6 +70,7 @@ class NoisePlan:
         return math.sqrt(own)
 
 
+@lru_cache(maxsize=16)
 def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     """Return the finest grid on which the sum of a round's uploads does not overflow.
 
@@ -99,6 +101,8 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     return max(grids, key=lambda grid: grid.step)
 
 
+# Of a round, all clients in one process ask for the same.
+@lru_cache(maxsize=16)
 def plan_noise(
     parameters: NissParameters,
     circle: Circle,
@@ -156,6 +160,7 @@ def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
     return replace(plan, pair_scale=pair_scale)
 
 
+@lru_cache(maxsize=64)
 def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
     """Return the noise whose effective standard deviation is `std` against a circle's colluders."""
     return calibrate_offset_noise(
@@ -225,6 +230,7 @@ def std_of_sum(
     return math.sqrt(variance)
 
 
+@lru_cache(maxsize=4096)
 def own_noise_multiplier(
     parameters: NissParameters,
     client: int,
