@@ -60,14 +60,18 @@ class AskedJournal(GridRelay):
         requests = list(messages)
         if requests:
             clients = [self._client_ids[each.metadata.dst_node_id] for each in requests]
-            write_asked(self._folder, int(requests[0].metadata.group_id), clients)
+            # A group id begins with the round; the attempt follows, where a method repeats rounds.
+            asked = requests[0].metadata.group_id.split(".")
+            attempt = int(asked[1]) if len(asked) > 1 else 1
+            write_asked(self._folder, int(asked[0]), clients, attempt)
             self._before_sending()
         return requests
 
 
-def write_asked(folder: Path, server_round: int, clients: list[int]) -> None:
+def write_asked(folder: Path, server_round: int, clients: list[int], attempt: int = 1) -> None:
     """Replace the note, which has reached the disk then; RunError if that fails."""
-    values = {"format_version": FORMAT_VERSION, "round": server_round, "clients": clients}
+    values = {"format_version": FORMAT_VERSION, "round": server_round}
+    values |= {"clients": clients, "attempt": attempt}
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{ASKED_FILE}.", suffix=".tmp", dir=folder)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -79,8 +83,8 @@ def write_asked(folder: Path, server_round: int, clients: list[int]) -> None:
         raise RunError(f"cannot write to {folder}: {error.strerror}") from None
 
 
-def read_asked(folder: Path) -> tuple[int, list[int]] | None:
-    """Return the last round that was noted and its clients; None if there is none.
+def read_asked(folder: Path) -> tuple[int, list[int], int] | None:
+    """Return the last round that was noted, its clients and the attempt; None if there is none.
 
     Raises
     ------
@@ -90,8 +94,8 @@ def read_asked(folder: Path) -> tuple[int, list[int]] | None:
     file = folder / ASKED_FILE
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        version, server_round, clients = (
-            values[key] for key in ("format_version", "round", "clients")
+        version, server_round, clients, attempt = (
+            values[key] for key in ("format_version", "round", "clients", "attempt")
         )
     except FileNotFoundError:
         return None
@@ -99,6 +103,8 @@ def read_asked(folder: Path) -> tuple[int, list[int]] | None:
         raise ConfigError("resume", str(file), f"a whole file ({error})") from None
     if version != FORMAT_VERSION:
         raise ConfigError("format_version", version, f"{FORMAT_VERSION} ({file})")
-    if not isinstance(clients, list) or not all(type(n) is int for n in [server_round, *clients]):
+    if not isinstance(clients, list) or not all(
+        type(n) is int for n in [server_round, attempt, *clients]
+    ):
         raise ConfigError("resume", str(file), "a round and its clients")
-    return server_round, clients
+    return server_round, clients, attempt

@@ -13,6 +13,7 @@ from fl_app.per_example_training import clipped_steps, num_trainable
 from fl_app.settings import RunSettings
 from strategies.device_state import DeviceState
 from strategies.dp_fedpaq.client import LocalWork, Trained
+from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust
 
 
 class LocalTask:
@@ -27,6 +28,8 @@ class LocalTask:
         Number of partitions in the run.
     state : DeviceState or None
         What the client remembers of the run; None: the method's choice.
+    trust : DeviceTrust
+        Who the device is to others, and whom it trusts.
     """
 
     def __init__(
@@ -35,9 +38,11 @@ class LocalTask:
         partition_id: int,
         num_partitions: int,
         state: DeviceState | None = None,
+        trust: DeviceTrust = NOBODY_KNOWN,
     ) -> None:
         self.settings = settings
         self.state = state
+        self.trust = trust
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None

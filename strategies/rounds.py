@@ -128,7 +128,14 @@ class RoundStrategy(Strategy):
     on_round : callable or None
         Called after each round with its `RoundResult` and the server's evaluation (or None). The
         run stops after the round if it returns False.
+
+    Attributes
+    ----------
+    own_metrics : tuple of str
+        Names of the figures in `RoundResult.own`.
     """
+
+    own_metrics: tuple[str, ...] = ()
 
     def __init__(self, on_round: OnRound | None = None) -> None:
         self.on_round = on_round

@@ -44,7 +44,7 @@ from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.mechanisms.sensitivity import SensitivityError
 from strategies.niss.algorithm import Words, derive_edges, mask_update
-from strategies.niss.key_memory import DeviceTrust, KeyMemory
+from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import (
     READY,
     REGISTER,
@@ -71,7 +71,6 @@ from strategies.niss.peers import (
 )
 
 METHOD = "niss"
-_NOTHING_KNOWN = DeviceTrust()
 _log = logging.getLogger(__name__)
 
 
@@ -118,7 +117,7 @@ def train(
     accepts: Callable[[NissParameters], bool] | None = None,
     terms: str = "",
     state: DeviceState | None = None,
-    trust: DeviceTrust = _NOTHING_KNOWN,
+    trust: DeviceTrust = NOBODY_KNOWN,
     max_epsilon: float | None = None,
 ) -> Message:
     """Answer a request: register, say ready, or upload a masked update.

@@ -48,6 +48,9 @@ class DeviceTrust:
         return hashlib.sha256(b"".join(sorted(self.peers | {own}))).digest()
 
 
+NOBODY_KNOWN = DeviceTrust()
+
+
 class KeyMemory:
     """A client's keys of one run, in its state.
 

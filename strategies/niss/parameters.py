@@ -296,6 +296,22 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
     return NissParameters(update=update, **dict.fromkeys(_PLANNED, _UNPLANNED), **own)
 
 
+def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
+    """Return the expected parameters with what a run's plan adds, as it was given.
+
+    A plan is free to a server: whatever it is, all clients of a run must have been told the same,
+    and each computes its noise from it.
+    """
+    return dataclasses.replace(
+        expected,
+        update=dataclasses.replace(
+            expected.update, num_participations=given.update.num_participations
+        ),
+        base_noise_multiplier=given.base_noise_multiplier,
+        **{key: getattr(given, key) for key in _PLANNED},
+    )
+
+
 # Both are called for each message of a run, nearly always with the same argument.
 @lru_cache(maxsize=16)
 def _to_json(parameters: NissParameters) -> str:

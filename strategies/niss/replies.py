@@ -17,6 +17,9 @@ from strategies.niss.roster import Group
 from strategies.rounds import RoundResult, payload_bytes
 
 WORD_BYTES = 4
+OWN_METRICS = (
+    *("residual_noise_std", "num_dropped_after_ready", "num_attempts", "registration_bytes"),
+)
 _NOTHING = np.zeros(0)
 
 
@@ -122,6 +125,7 @@ class OpenRound:
     def describe(self, arrays: ArrayRecord, *, seconds: float, with_loss: bool) -> RoundResult:
         """Describe the round once it is over; `arrays` is the model after it."""
         sizes = [payload_bytes(request) for request in self.sent]
+        own = (self.residual_std, self.num_dropped, self.attempt, self.registration_bytes)
         loss = sum(self.losses) / len(self.losses) if self.losses else None
         return RoundResult(
             server_round=self.number,
@@ -139,12 +143,7 @@ class OpenRound:
             downlink_bytes=sum(size for size, _ in sizes),
             update_bytes=self.num_published * WORD_BYTES * self.start.size,
             control_bytes=sum(size for _, size in sizes) + self.control_bytes,
-            own={
-                "residual_noise_std": self.residual_std,
-                "num_dropped_after_ready": self.num_dropped,
-                "num_attempts": self.attempt,
-                "registration_bytes": self.registration_bytes,
-            },
+            own=dict(zip(OWN_METRICS, own, strict=True)),
         )
 
 

@@ -33,7 +33,7 @@ from strategies.niss.noise_plan import (
     std_of_sum,
 )
 from strategies.niss.parameters import NissParameters, unplanned_parameters
-from strategies.niss.replies import OpenRound, read_words
+from strategies.niss.replies import OWN_METRICS, OpenRound, read_words
 from strategies.niss.roster import Group, Roster
 from strategies.niss.run_plan import plan_run
 from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy, number_nodes
@@ -68,6 +68,8 @@ class Niss(RoundStrategy):
     ParameterError
         If a parameter is not allowed or two contradict each other.
     """
+
+    own_metrics = OWN_METRICS
 
     def __init__(
         self,
