@@ -139,7 +139,7 @@ def _build_niss(
             "collusion_bound",
         )
     }
-    own["client_epsilons"] = _read_epsilons(chosen.target_epsilons)
+    own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
 
     def build(sensitivity: str) -> Niss:
         return Niss(

@@ -100,7 +100,7 @@ class CoalitionSettings:
 class NissSettings(StrategySettings):
     """The keys of NISS (conf/strategy/niss.yaml): those of an update, and its own."""
 
-    target_epsilons: PlainMapping = PlainMapping({})
+    target_epsilons: PlainMapping | None = None
     pair_noise: Literal["gaussian", "uniform", "none"] = "gaussian"
     graph: Literal["complete", "sparse"] = "complete"
     expected_dropouts: int = 0

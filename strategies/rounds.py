@@ -90,8 +90,16 @@ def payload_bytes(message: Message) -> tuple[int, int]:
         if isinstance(record, ArrayRecord):
             arrays += sum(len(array.data) for array in record.values())
         else:
-            control += record.count_bytes()
+            control += _count_bytes(record)
     return arrays, control
+
+
+def _count_bytes(record: MetricRecord | ConfigRecord) -> int:
+    try:
+        return record.count_bytes()
+    except (ValueError, IndexError):
+        # Flower cannot count empty text and lists, which any client may send.
+        return len(record.deflate())
 
 
 def number_nodes(grid: Grid, client_ids: Mapping[int, int] | None) -> dict[int, int]:

@@ -39,6 +39,11 @@ class FixedPoint:
         if math.frexp(self.step)[0] != 0.5 or self.step < 2.0**-500:
             raise ParameterError("step", self.step, "a power of two, 2^-500 to 2^49")
 
+    @property
+    def exponent(self) -> int:
+        """The step's logarithm to base 2."""
+        return math.frexp(self.step)[1] - 1
+
     def encode(self, vector: NDArray[np.float64]) -> NDArray[np.int64]:
         """Round to the nearest number of steps, a tie to the even one.
 

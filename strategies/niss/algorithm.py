@@ -4,6 +4,7 @@ The order is that of the paper's Algorithm 2 (train, noise, noise of the others,
 each step became is said in the package. The published steps themselves are in `published`.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.mechanisms.clipping import l2_norm
-from strategies.mechanisms.fixed_point import FixedPoint
+from strategies.mechanisms.fixed_point import FixedPoint, unwrap, wrap
 from strategies.mechanisms.key_agreement import agree, edge_key
 from strategies.mechanisms.pairwise_noise import has_edge, sum_pair_noise, sum_uniform_masks
 from strategies.mechanisms.rng import Stream
@@ -50,7 +51,21 @@ def derive_edges(
     kind: str,
     edge_probability: float = 1.0,
 ) -> Edges:
-    """Agree on a key with each peer, for this attempt only.
+    """Agree on a key with each peer, for this attempt and this ready set only.
+
+    Parameters
+    ----------
+    exchange_private, identity, nonce : bytes
+        The client's own private exchange key, public identity key, and nonce of the attempt.
+    peers : sequence of ReadyPeer
+        Whom it masks towards.
+    run_tag : bytes
+        What the run's keys are bound to.
+    server_round, attempt : int
+    kind : str
+        What the keys are for.
+    edge_probability : float
+        With which two clients share noise; 1: all pairs do.
 
     Formal guarantees: a key depends on both ends' fresh nonces, so no end ever uses one twice; only
     the two ends can compute it; with a probability below 1 the two ends draw from the key whether
@@ -61,11 +76,15 @@ def derive_edges(
     KeyAgreementError
         If a peer's public key is not one.
     """
+    members = ((identity, nonce), *((peer.card.identity, peer.nonce) for peer in peers))
+    # Who is shown another set draws other keys: else a server could learn from the sum of one set
+    # which pairs share noise, and show the next one accordingly (`sparse_graph`).
+    bound = hashlib.sha256(run_tag + b"".join(sorted(a + b for a, b in members))).digest()
     added, subtracted = [], []
     for peer in peers:
         key = edge_key(
             agree(exchange_private, peer.card.exchange),
-            run_tag=run_tag,
+            run_tag=bound,
             server_round=server_round,
             attempt=attempt,
             ends=((identity, nonce), (peer.card.identity, peer.nonce)),
@@ -117,11 +136,11 @@ def mask_update(
         noise += steps
         steps = np.rint(noise).astype(np.int64)
     if kind == "uniform":
-        return grid.wrap(steps) + sum_uniform_masks(edges.added, edges.subtracted, steps.size)
+        return wrap(steps) + sum_uniform_masks(edges.added, edges.subtracted, steps.size)
     pairs = sum_pair_noise(edges.added, edges.subtracted, steps.size)
     pairs *= pair_scale
     pairs += steps
-    return grid.wrap(pairs)
+    return wrap(pairs)
 
 
 # Alg. 2, aggregation: the parameter server sums what it gets.
@@ -157,7 +176,7 @@ def average_uploads(
         None if the sum is far longer than sums of honest uploads are (their noise has this length
         or four times it with a probability below exp(-50)): then masks did not cancel.
     """
-    decoded = grid.decode(grid.unwrap(total))
+    decoded = grid.decode(unwrap(total))
     root = math.sqrt(decoded.size)
     longest = count * (clipping_norm + grid.step * root) + 4.0 * noise_std * (root + 12.0)
     return None if l2_norm(decoded) > longest else decoded / count

@@ -33,7 +33,7 @@ from strategies.dp_fedpaq.messages import (
     upload_reply,
 )
 from strategies.dp_fedpaq.received_model import ReceivedModel
-from strategies.mechanisms.fixed_point import FixedPoint
+from strategies.mechanisms.fixed_point import FixedPoint, pack
 from strategies.mechanisms.key_agreement import (
     KeyAgreementError,
     PublicCard,
@@ -43,7 +43,7 @@ from strategies.mechanisms.key_agreement import (
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.mechanisms.sensitivity import SensitivityError
-from strategies.niss.algorithm import Words, derive_edges, mask_update
+from strategies.niss.algorithm import derive_edges, mask_update
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import (
     READY,
@@ -56,7 +56,7 @@ from strategies.niss.messages import (
 )
 from strategies.niss.noise_plan import (
     NoisePlan,
-    check_plan,
+    accept_scale,
     edge_share,
     own_noise_multiplier,
     plan_noise,
@@ -296,17 +296,12 @@ def _upload(client: _Client, entry: LedgerEntry) -> Message:
         own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
         stream=stream,
     )
-    upload = pack_words(words)
+    upload = pack(words)
     if client.is_secret:
         releases = _describe_releases(parameters, max(needed, plan.noise_multiplier), records)
         client.memory.write_entry(replace(entry, reply=upload, releases=releases))
         return upload_reply(client.message, upload, None, False, UPLOAD_TYPE)
     return upload_reply(client.message, upload, loss, failed, UPLOAD_TYPE)
-
-
-def pack_words(words: Words) -> bytes:
-    """Return an upload's bytes: little-endian 32-bit words."""
-    return words.astype("<u4").tobytes()
 
 
 def _accept_ready_set(
@@ -331,11 +326,7 @@ def _accept_noise(client: _Client, grid: FixedPoint, model: ReceivedModel) -> No
     size = model.layout.num_parameters
     circle = parameters.circle_of(client.number)
     plan = plan_noise(parameters, circle, request.server_round, size, grid)
-    given = replace(plan, pair_scale=request.pair_scale)
-    if given.pair_std < math.sqrt(plan.noise.pair_variance or 0.0):
-        raise PeerError("less pair noise than the run's parameters ask for")
-    check_plan(given, parameters)
-    return given
+    return accept_scale(plan, request.pair_scale)
 
 
 def _train(

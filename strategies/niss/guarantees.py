@@ -13,7 +13,6 @@ from strategies.dp_fedpaq.guarantees import (
 from strategies.dp_fedpaq.spending import Participation, Spent
 from strategies.niss.noise_plan import calibrate, circles_of, plan_round
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
-from strategies.niss.published import list_flaws, published_epsilon
 from strategies.niss.spending import ADVERSARIES, spend
 
 NO_TRUST_LIST = (
@@ -28,6 +27,8 @@ def spent_epsilon(parameters: NissParameters, run: Participation) -> float | Non
     None if no noise is added, or if mode `paper` gives none.
     """
     if parameters.mode == "paper":
+        from strategies.niss.published import published_epsilon
+
         return published_epsilon(parameters, run)
     spent = spend(parameters, run, "server_and_colluders")
     return None if spent is None else spent.epsilon
@@ -95,6 +96,8 @@ def list_guarantees(
 
 
 def _published(parameters: NissParameters, run: Participation, adversary: str) -> Guarantee:
+    from strategies.niss.published import list_flaws
+
     return Guarantee(
         adversary=adversary,
         colluding_fraction=0.0 if adversary == "server" else parameters.colluding_fraction,
@@ -198,10 +201,10 @@ def _who_is_honest(
         ]
     else:
         lines = [
-            f"Sybils: of the {circle.min_ready} or more clients that a client masks towards, itself "
-            f"among them, at most {circle.colluding_fraction:g} are false or collude with the "
-            f"{'server' if adversary == 'server_and_colluders' else 'user of the models'}, in "
-            f"every round; {calibrate(parameters, circle, 1.0).num_honest} honest ones are counted"
+            f"Sybils: of the {circle.min_ready} or more clients among which a client hides, itself "
+            f"one of them, a share of at most {circle.colluding_fraction:g} is false or colludes "
+            f"with the {'server' if adversary == 'server_and_colluders' else 'user of the models'},"
+            f" in every round: at least {calibrate(parameters, circle, 1.0).num_honest} are honest"
             + (f" (coalition {circle.index})" if circle.index else "")
             for circle in circles_of(parameters)
         ]

@@ -20,7 +20,7 @@ from strategies.dp_fedpaq.messages import (
     Reply,
     parse_reply,
 )
-from strategies.mechanisms.key_agreement import CARD_BYTES, KeyAgreementError, PublicCard
+from strategies.mechanisms.key_agreement import CARD_SIZE, KeyAgreementError, PublicCard
 from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import NONCE_BYTES
 from strategies.rounds import PHASE_KEY, UPLOAD_PHASE
@@ -144,7 +144,9 @@ def _is_count(value: object, least: int) -> bool:
 
 def card_reply(message: Message, card: PublicCard, trust: bytes) -> Message:
     """Build the reply to a registration: the card, and which trust list stands behind it."""
-    config = ConfigRecord({STATUS_KEY: REGISTER, CARD_KEY: card.to_bytes(), TRUST_KEY: trust})
+    config = ConfigRecord({STATUS_KEY: REGISTER, CARD_KEY: card.to_bytes()})
+    if trust:
+        config[TRUST_KEY] = trust
     return Message(RecordDict({CONFIG: config}), reply_to=message)
 
 
@@ -159,7 +161,7 @@ def ready_reply(message: Message, nonce: bytes, num_records: int | None) -> Mess
 def parse_card(message: Message) -> Reply:
     """Parse a reply to a registration: the card and the digest of the trust list, in one."""
     config = _config(message)
-    card, trust = config.get(CARD_KEY), config.get(TRUST_KEY)
+    card, trust = config.get(CARD_KEY), config.get(TRUST_KEY, b"")
     if config.get(STATUS_KEY) != REGISTER or not isinstance(card, bytes):
         raise MessageError("reply without a card")
     if not isinstance(trust, bytes) or len(trust) not in (0, TRUST_BYTES):
@@ -191,7 +193,7 @@ def parse_upload(message: Message) -> Reply:
 
 def split_card(data: bytes) -> tuple[PublicCard, bytes]:
     """Return the card and the digest of the trust list of a parsed reply."""
-    return PublicCard.from_bytes(data[:CARD_BYTES]), data[CARD_BYTES:]
+    return PublicCard.from_bytes(data[:CARD_SIZE]), data[CARD_SIZE:]
 
 
 def split_ready(data: bytes) -> tuple[bytes, int]:

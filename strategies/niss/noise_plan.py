@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
 from strategies.mechanisms.offset_noise import (
+    PAIR_TABLE_STD,
     OffsetNoise,
     calibrate_offset_noise,
-    check_smoothing,
-    edge_probability,
     extra_own_variance,
 )
-from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sensitivity import Sensitivity
+from strategies.mechanisms.smoothing import check_smoothing
+from strategies.mechanisms.sparse_graph import edge_probability
 from strategies.niss.parameters import SPARSE_FAILURE, Circle, NissParameters
 
-MAX_PAIR_SCALE = 2**30
+_ROOM = 1.1
 _SHARE_UNITS = 2**20
 
 
@@ -32,24 +32,25 @@ class NoisePlan:
         Of an update on the grid.
     noise_multiplier : float
         z that every client of the run allows for at least.
-    noise : OffsetNoise
-        What is calibrated for z times the sensitivity, in the unit of an update squared.
+    noise : OffsetNoise or None
+        What is calibrated for z times the sensitivity, in the unit of an update squared; None
+        without noise (secure aggregation alone).
     grid : FixedPoint
     pair_scale : int
-        c: pair noise is c times a discrete Gaussian of standard deviation `GAUSSIAN_STD`, in steps
+        c: pair noise is c times a discrete Gaussian of standard deviation `PAIR_TABLE_STD`, in steps
         of the grid; 0 without Gaussian pairs.
     """
 
     sensitivity: Sensitivity
     noise_multiplier: float
-    noise: OffsetNoise
+    noise: OffsetNoise | None
     grid: FixedPoint
     pair_scale: int
 
     @property
     def pair_std(self) -> float:
         """Standard deviation of the pair noise, at least the calibrated one."""
-        return self.pair_scale * GAUSSIAN_STD * self.grid.step
+        return self.pair_scale * PAIR_TABLE_STD * self.grid.step
 
     def own_std(self, noise_multiplier: float) -> float:
         """Return the standard deviation of the noise that a client adds by itself.
@@ -59,6 +60,8 @@ class NoisePlan:
         noise_multiplier : float
             z that the client needs; one above the plan's is met by more noise of its own.
         """
+        if self.noise is None:
+            return 0.0
         own = self.noise.own_variance
         if noise_multiplier > self.noise_multiplier:
             delta = self.sensitivity.value
@@ -74,34 +77,26 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     ParameterError
         If none is fine enough for the noise.
     """
-    update = parameters.update
+    update, ready = parameters.update, parameters.max_ready
     assert update.clipping_norm is not None
-    ready = parameters.max_ready
     if not update.adds_noise:
-        return choose_step(
-            largest_entry=update.clipping_norm,
-            num_uploads=ready,
-            noise_std_of_sum=0.0,
-            least_std=None,
-        )
-    bound = update.sensitivity_in_round(server_round)
-    std = parameters.base_noise_multiplier * bound.value
+        return FixedPoint(2.0 ** math.ceil(math.log2(ready * update.clipping_norm / 2**30)))
+    bound = update.sensitivity_in_round(server_round).value
+    base = parameters.base_noise_multiplier * bound
     # A client that needs more than the others adds it by itself.
-    most = max(most_noise(parameters), parameters.base_noise_multiplier) * bound.value
-    variances, own = [], []
-    for circle in circles_of(parameters):
-        noise = calibrate(parameters, circle, std)
-        own.append(noise.own_variance)
-        largest = replace(noise, own_variance=noise.own_variance + most**2 - std**2)
-        drops = range(ready) if parameters.pair_noise == "gaussian" else range(1)
-        variances.append(max(largest.sum_variance(ready, lost) for lost in drops))
-    # Room for the rounding of updates, which makes them a little more sensitive.
-    return choose_step(
-        largest_entry=update.clipping_norm,
-        num_uploads=ready,
-        noise_std_of_sum=1.1 * math.sqrt(max(variances)),
-        least_std=math.sqrt(min(own)),
-    )
+    beyond = (most_noise(parameters) * bound) ** 2 - base**2
+    noises = [calibrate(parameters, circle, base) for circle in circles_of(parameters)]
+    # The rounding of updates makes them, and so all noise, a little larger than counted here.
+    grids = [
+        choose_step(
+            noise,
+            largest_entry=update.clipping_norm,
+            max_ready=ready,
+            largest_own_variance=_ROOM * (noise.own_variance + max(0.0, beyond)),
+        )
+        for noise in noises
+    ]
+    return max(grids, key=lambda grid: grid.step)
 
 
 def plan_noise(
@@ -126,12 +121,12 @@ def plan_noise(
     """
     bound = parameters.update.sensitivity_in_round(server_round)
     sensitivity = rounding_sensitivity(bound, grid.step, num_parameters)
-    noise = calibrate(parameters, circle, parameters.base_noise_multiplier * sensitivity.value)
-    scale = noise.pair_multiple(grid.step)
-    if scale > MAX_PAIR_SCALE:
-        raise ParameterError("pair_noise", scale, f"at most {MAX_PAIR_SCALE} steps of the grid")
-    plan = NoisePlan(sensitivity, parameters.base_noise_multiplier, noise, grid, scale)
-    check_plan(plan, parameters)
+    if not parameters.update.adds_noise:
+        return NoisePlan(sensitivity, 0.0, None, grid, 0)
+    base = parameters.base_noise_multiplier
+    noise = calibrate(parameters, circle, base * sensitivity.value)
+    plan = NoisePlan(sensitivity, base, noise, grid, noise.pair_multiple(grid.step))
+    check_smoothing(noise, grid.step, max_ready=parameters.max_ready)
     return plan
 
 
@@ -146,14 +141,19 @@ def plan_round(
     }
 
 
-def check_plan(plan: NoisePlan, parameters: NissParameters) -> None:
-    """Raise ParameterError unless the grid is fine enough for the noise of a plan."""
-    check_smoothing(
-        own_std=math.sqrt(plan.noise.own_variance) / plan.grid.step,
-        pair_scale=plan.pair_scale,
-        num_ready=parameters.max_ready,
-        kind=parameters.pair_noise,
-    )
+def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
+    """Return a plan with the server's c in place of the client's own.
+
+    Both compute it from the same numbers, on machines that may round differently.
+
+    Raises
+    ------
+    ParameterError
+        If it is less than the client's, or more than rounding can explain.
+    """
+    if not plan.pair_scale <= pair_scale <= plan.pair_scale + 1:
+        raise ParameterError("pair_scale", pair_scale, f"{plan.pair_scale} steps")
+    return replace(plan, pair_scale=pair_scale)
 
 
 def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
@@ -172,11 +172,11 @@ def edge_share(parameters: NissParameters, circle: Circle) -> float:
     """Return the probability that two clients of a circle share noise; 1 in a complete graph."""
     if parameters.graph != "sparse":
         return 1.0
-    noise = calibrate(parameters, circle, 1.0)
     share = edge_probability(
-        num_honest=noise.num_honest,
-        population=parameters.num_clients,
-        failure=SPARSE_FAILURE,
+        parameters.max_ready,
+        calibrate(parameters, circle, 1.0).num_honest,
+        parameters.num_clients,
+        SPARSE_FAILURE,
     )
     # Both ends must compare with the same number, on machines that may round differently.
     return min(1.0, math.ceil(share * _SHARE_UNITS) / _SHARE_UNITS)

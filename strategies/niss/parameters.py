@@ -190,6 +190,12 @@ class NissParameters:
         elif self.coalitions or self.expected_dropouts:
             key = "coalitions" if self.coalitions else "expected_dropouts"
             raise ParameterError(key, getattr(self, key), "none with mode=paper")
+        if self.pair_noise == "gaussian" and not self.update.adds_noise:
+            raise ParameterError(
+                "noise_multiplier",
+                self.update.noise_multiplier,
+                "a number > 0 with pair_noise=gaussian (uniform: secure aggregation alone)",
+            )
         if paper and self.update.target_epsilon is None:
             raise ParameterError("target_epsilon", None, "a number > 0 with mode=paper")
         if not paper and self.update.adds_noise and self.colluding_fraction * self.min_ready >= (

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from strategies.mechanisms.key_agreement import (
-    CARD_BYTES,
+    CARD_SIZE,
     KeyAgreementError,
     PublicCard,
     verify_card,
 )
 
 NONCE_BYTES = 16
-RECORD_BYTES = CARD_BYTES + NONCE_BYTES
+RECORD_BYTES = CARD_SIZE + NONCE_BYTES
 IDENTITY_BYTES = 32
 
 
@@ -59,7 +59,7 @@ def unpack_ready_set(data: bytes) -> list[ReadyPeer]:
         raise PeerError("ready set of a wrong length")
     records = (data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES))
     return [
-        ReadyPeer(PublicCard.from_bytes(each[:CARD_BYTES]), each[CARD_BYTES:]) for each in records
+        ReadyPeer(PublicCard.from_bytes(each[:CARD_SIZE]), each[CARD_SIZE:]) for each in records
     ]
 
 
@@ -116,13 +116,13 @@ def accept_peers(
 
 
 def pack_cards(cards: Iterable[PublicCard]) -> bytes:
-    """Return the bytes of cards, `CARD_BYTES` each, in the order of their numbers."""
+    """Return the bytes of cards, `CARD_SIZE` each, in the order of their numbers."""
     return b"".join(each.to_bytes() for each in sorted(cards, key=lambda card: card.number))
 
 
 def unpack_cards(data: bytes) -> dict[int, PublicCard]:
     """Return the cards that `pack_cards` packed, by number."""
     cards = (
-        PublicCard.from_bytes(data[at : at + CARD_BYTES]) for at in range(0, len(data), CARD_BYTES)
+        PublicCard.from_bytes(data[at : at + CARD_SIZE]) for at in range(0, len(data), CARD_SIZE)
     )
     return {card.number: card for card in cards}

@@ -10,7 +10,9 @@ from flwr.app import ArrayRecord, Message
 from strategies.dp_fedpaq.algorithm import Vector
 from strategies.dp_fedpaq.messages import STATE_LOST
 from strategies.dp_fedpaq.replies import ERRORS, CollectedReplies
+from strategies.mechanisms.fixed_point import unpack
 from strategies.mechanisms.layout import ArrayLayout
+from strategies.mechanisms.packing import PackingError
 from strategies.niss.algorithm import Words
 from strategies.niss.noise_plan import NoisePlan
 from strategies.niss.roster import Group
@@ -160,8 +162,10 @@ def read_words(got: CollectedReplies, size: int, summed: list[int]) -> Iterator[
         Filled with the clients whose uploads were read.
     """
     for client, upload in sorted(got.uploads, key=lambda pair: pair[0]):
-        if len(upload) != WORD_BYTES * size:
+        try:
+            words = unpack(upload, size)
+        except PackingError:
             got.dropped["upload of another length"] += 1
             continue
         summed.append(client)
-        yield np.frombuffer(upload, dtype="<u4")
+        yield words

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strategies.mechanisms.key_agreement import CARD_BYTES, KeyAgreementError, PublicCard
+from strategies.mechanisms.key_agreement import CARD_SIZE, KeyAgreementError, PublicCard
 from strategies.niss.parameters import NissParameters
 
 Group = tuple[int, bytes]
@@ -67,7 +67,7 @@ class Roster:
         """
         try:
             rows = [(int(c), bytes.fromhex(card), bytes.fromhex(t)) for c, card, t in values]
-            if any(len(card) != CARD_BYTES for _, card, _ in rows):
+            if any(len(card) != CARD_SIZE for _, card, _ in rows):
                 raise ValueError("a card of another length")
             return cls(
                 {client: PublicCard.from_bytes(card) for client, card, _ in rows},
