@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from strategies.mechanisms.closed_form import classic_gaussian_std
 from strategies.mechanisms.fixed_point import WORD_BITS, FixedPoint, wrap
 from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD, gaussian_pair_noise, sum_pair_noise
-from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
+from strategies.mechanisms.parameter_checks import check_integer, check_number
 from strategies.mechanisms.rng import Stream
 from strategies.niss.parameters import NissParameters
 
@@ -63,20 +63,14 @@ def weigh(num_records: Mapping[int, int], weighting: str) -> dict[int, float]:
     Parameters
     ----------
     num_records : mapping of int to int
-        n_k by client; read with `examples` only.
+        n_k by client; read with `examples` only, where a client without records counts as one of
+        a single record (its update is zero).
     weighting : {"uniform", "examples"}
-
-    Raises
-    ------
-    ParameterError
-        If weights are asked for and nobody has records.
     """
     if weighting == "uniform":
         return dict.fromkeys(num_records, 1.0)
-    total = sum(num_records.values())
-    if total < 1:
-        raise ParameterError("weighting", weighting, "uniform where no client has records")
-    return {client: len(num_records) * n / total for client, n in num_records.items()}
+    total = sum(max(n, 1) for n in num_records.values())
+    return {client: len(num_records) * max(n, 1) / total for client, n in num_records.items()}
 
 
 # Alg. 2: v = sigma_k^2 / sigma^2.
@@ -114,7 +108,9 @@ def lacks_neighbours(noise_std: float, unit_noise_std: float | None, most: int) 
     """Return whether shares are larger than the unit noise, as there are too few neighbours."""
     if unit_noise_std is None:
         return False
-    return plan_shares(noise_std, unit_noise_std, most)[1] > unit_noise_std * (1.0 + _SPLIT_TOLERANCE)
+    return plan_shares(noise_std, unit_noise_std, most)[1] > unit_noise_std * (
+        1.0 + _SPLIT_TOLERANCE
+    )
 
 
 # Theorem 3, whose formula for tau is missing from the text.
@@ -133,9 +129,7 @@ def resolve_tau(parameters: NissParameters) -> float:
 
 
 # Alg. 2: the tracker returns v random neighbours.
-def draw_neighbours(
-    shares: Mapping[int, int], stream: Stream
-) -> dict[int, tuple[int, ...]]:
+def draw_neighbours(shares: Mapping[int, int], stream: Stream) -> dict[int, tuple[int, ...]]:
     """Draw for each ready client those that it sends its shares to.
 
     Parameters
@@ -231,9 +225,7 @@ def noise_update(contribution: Vector, grid: FixedPoint, noise_std: float, strea
     return offset_update(contribution, grid, [np.rint(noise).astype(np.int64)])
 
 
-def published_grid(
-    parameters: NissParameters, noise_stds: Collection[float]
-) -> FixedPoint:
+def published_grid(parameters: NissParameters, noise_stds: Collection[float]) -> FixedPoint:
     """Return the finest grid on which the sum of a round's uploads does not overflow.
 
     Parameters
