@@ -69,6 +69,7 @@ from strategies.niss.peers import (
     bind_run_tag,
     unpack_ready_set,
 )
+from strategies.niss.published_round import PublishedNoise, accept_shares
 
 METHOD = "niss"
 _log = logging.getLogger(__name__)
@@ -162,6 +163,8 @@ def train(
     parameters = request.parameters
     if accepts is not None and not accepts(parameters):
         return error_reply(message, REFUSED, "parameters refused by the client")
+    if parameters.mode == "paper" and max_epsilon is not None:
+        return error_reply(message, REFUSED, "mode paper keeps to no epsilon")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
     agreed = digest_terms(parameters.to_json(), terms)
@@ -240,6 +243,7 @@ def _upload(client: _Client, entry: LedgerEntry) -> Message:
         [
             *(request.server_round, request.attempt, client.agreed, request.ready_set.hex()),
             *(request.step_exponent, request.pair_scale),
+            *(request.shares.hex(), str(request.weight)),
         ],
     )
     if client.is_secret and entry.reply and asked == entry.request:
@@ -254,12 +258,13 @@ def _upload(client: _Client, entry: LedgerEntry) -> Message:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)
         grid = FixedPoint(math.ldexp(1.0, request.step_exponent))
-        plan = _accept_noise(client, grid, model)
+        published = _accept_shares(client, card, ready, peers, grid)
+        plan = None if published else _accept_noise(client, grid, model)
         edges = derive_edges(
             client.keys.exchange_key(),
             card.identity,
             pending[2],
-            peers,
+            peers if published is None else [],
             run_tag=client.run_tag(),
             server_round=request.server_round,
             attempt=request.attempt,
@@ -275,7 +280,9 @@ def _upload(client: _Client, entry: LedgerEntry) -> Message:
     except Exception:
         _log.exception("data could not be read")
         return error_reply(client.message, FAILED, "data could not be read")
-    needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+    needed = 0.0
+    if plan is not None:
+        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
     entry = replace(
@@ -287,18 +294,23 @@ def _upload(client: _Client, entry: LedgerEntry) -> Message:
     )
     client.memory.write_entry(entry)
     update, loss, failed, stream = _train(client, model, records)
-    words = mask_update(
-        update,
-        edges,
-        kind=parameters.pair_noise,
-        grid=grid,
-        pair_scale=request.pair_scale,
-        own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
-        stream=stream,
-    )
+    if published is not None:
+        words = published.add_to(update, stream)
+    else:
+        assert plan is not None
+        words = mask_update(
+            update,
+            edges,
+            kind=parameters.pair_noise,
+            grid=grid,
+            pair_scale=request.pair_scale,
+            own_std=plan.own_std(needed),
+            stream=stream,
+        )
     upload = pack(words)
     if client.is_secret:
-        releases = _describe_releases(parameters, max(needed, plan.noise_multiplier), records)
+        z = 0.0 if plan is None else max(needed, plan.noise_multiplier)
+        releases = _describe_releases(parameters, z, records)
         client.memory.write_entry(replace(entry, reply=upload, releases=releases))
         return upload_reply(client.message, upload, None, False, UPLOAD_TYPE)
     return upload_reply(client.message, upload, loss, failed, UPLOAD_TYPE)
@@ -329,6 +341,36 @@ def _accept_noise(client: _Client, grid: FixedPoint, model: ReceivedModel) -> No
     return accept_scale(plan, request.pair_scale)
 
 
+def _accept_shares(
+    client: _Client,
+    card: PublicCard,
+    ready: list[ReadyPeer],
+    peers: list[ReadyPeer],
+    grid: FixedPoint,
+) -> PublishedNoise | None:
+    """Return the noise of mode `paper`, as the tracker says; None in mode `sound`."""
+    request, pending = client.request, client.keys.pending()
+    if request.parameters.mode != "paper":
+        return None
+    assert pending is not None
+    return accept_shares(
+        request.parameters,
+        ready,
+        peers,
+        number=client.number,
+        identity=card.identity,
+        exchange_private=client.keys.exchange_key(),
+        nonce=pending[2],
+        run_tag=client.run_tag(),
+        server_round=request.server_round,
+        attempt=request.attempt,
+        grid=grid,
+        weight=request.weight,
+        own_multiple=request.pair_scale,
+        shares=request.shares,
+    )
+
+
 def _train(
     client: _Client, model: ReceivedModel, records: int
 ) -> tuple[Vector, float | None, bool, Stream]:
@@ -339,6 +381,9 @@ def _train(
     enough = records >= parameters.min_records or parameters.sampling == "poisson"
     batches = draw_records(parameters, records, streams.records) if enough else []
     work = describe_work(parameters, request.server_round, model, batches, streams)
+    if client.parameters.mode == "paper":
+        # Nothing is proven there that would need more.
+        work = replace(work, float64=False)
     try:
         trained, loss = client.local_update(work) if enough else (model.arrays, None)
         update = subtract_models(trained, model.vector, model.layout)

@@ -96,17 +96,14 @@ class Line:
         requests = []
         for node, client in current.cohort.items():
             (circle, _), members = group_of[client]
-            plan = current.plans[circle]
-            peers = (
-                ReadyPeer(roster.cards[peer], nonces[peer]) for peer in members if peer != client
-            )
-            request = self._request(
-                UPLOAD,
-                current,
-                ready_set=pack_ready_set(peers),
-                step_exponent=plan.grid.exponent,
-                pair_scale=plan.pair_scale,
-            )
+            others = [peer for peer in members if peer != client]
+            peers = (ReadyPeer(roster.cards[peer], nonces[peer]) for peer in others)
+            if current.published is not None:
+                fields = current.published.describe(client, others)
+            else:
+                plan = current.plans[circle]
+                fields = {"step_exponent": plan.grid.exponent, "pair_scale": plan.pair_scale}
+            request = self._request(UPLOAD, current, ready_set=pack_ready_set(peers), **fields)
             requests.append(build_request(node, self.config, request, arrays))
         return requests
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import End, agree, directed_edge_key
@@ -68,6 +69,15 @@ class PublishedRound:
     multiples: Mapping[int, int]
     short: tuple[int, ...]
     tau: float
+
+    def describe(self, client: int, peers: Sequence[int]) -> dict[str, Any]:
+        """Return what a client is told beside its ready set: fields of a request for an upload."""
+        return {
+            "step_exponent": self.grid.exponent,
+            "pair_scale": self.multiples.get(client, 0),
+            "shares": self.describe_shares(client, peers),
+            "weight": self.weights[client],
+        }
 
     def describe_shares(self, client: int, peers: Sequence[int]) -> bytes:
         """Return `RECORD_BYTES` for each peer: whether a share goes to it or comes from it."""

@@ -15,6 +15,7 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.packing import PackingError
 from strategies.niss.algorithm import Words
 from strategies.niss.noise_plan import NoisePlan
+from strategies.niss.published_round import PublishedRound
 from strategies.niss.roster import Group
 from strategies.rounds import RoundResult, payload_bytes
 
@@ -45,6 +46,8 @@ class OpenRound:
         Client numbers by circle and trust list: those of a group mask towards each other.
     plans : mapping of int to NoisePlan
         By circle.
+    published : PublishedRound or None
+        In mode `paper`, in place of the plans.
     sent : list of Message
         Requests for uploads so far.
     num_valid, num_dropped : int
@@ -70,6 +73,7 @@ class OpenRound:
     cohort: dict[int, int] = field(default_factory=dict)
     groups: Mapping[Group, list[int]] = field(default_factory=dict)
     plans: Mapping[int, NoisePlan] = field(default_factory=dict)
+    published: PublishedRound | None = None
     sent: list[Message] = field(default_factory=list)
     num_valid: int = 0
     num_dropped: int = 0
@@ -105,9 +109,10 @@ class OpenRound:
         cohort: dict[int, int],
         groups: Mapping[Group, list[int]],
         plans: Mapping[int, NoisePlan],
+        published: PublishedRound | None = None,
     ) -> "OpenRound":
         """Return the round with its ready set named."""
-        return replace(self, cohort=cohort, groups=groups, plans=plans)
+        return replace(self, cohort=cohort, groups=groups, plans=plans, published=published)
 
     def add(self, got: CollectedReplies) -> None:
         """Count the replies to one exchange."""

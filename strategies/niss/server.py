@@ -27,12 +27,15 @@ from strategies.niss.exchanges import Line
 from strategies.niss.messages import TAG_BYTES, UPLOAD, exchange_group, parse_upload
 from strategies.niss.noise_plan import (
     circles_of,
+    NoisePlan,
     most_noise,
     own_noise_multiplier,
     plan_round,
     std_of_sum,
 )
 from strategies.niss.parameters import NissParameters, unplanned_parameters
+from strategies.niss.published import published_noise_std
+from strategies.niss.published_round import PublishedRound, plan_published_round
 from strategies.niss.replies import OWN_METRICS, OpenRound, read_words
 from strategies.niss.roster import Group, Roster
 from strategies.niss.run_plan import plan_run
@@ -120,6 +123,7 @@ class Niss(RoundStrategy):
         self._timeout = 3600.0
         self._size = 1
         self._round = OpenRound()
+        self._warned = False
 
     @property
     def parameters(self) -> NissParameters:
@@ -155,7 +159,10 @@ class Niss(RoundStrategy):
             self._tag = self._stream("niss-run-tag").words(TAG_BYTES // 8).astype("<u8").tobytes()
         self._size = size
         # Refuses before anybody is asked what no grid is fine enough for.
-        plan_round(self._parameters, 1, size)
+        if self._parameters.mode == "paper":
+            published_noise_std(self._parameters, -1, 1)
+        else:
+            plan_round(self._parameters, 1, size)
 
     def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
         """Raise ParameterError if a run would exceed its uplink budget."""
@@ -196,13 +203,38 @@ class Niss(RoundStrategy):
         self._round = current = current.with_groups(
             {node: client for node, client in nodes.items() if client in asked},
             groups,
-            plan_round(self._parameters, server_round, layout.num_parameters),
+            *self._plan_noise(current, groups, ready),
         )
         self.tally = self.tally.charge(asked)
         nonces = {client: nonce for client, (nonce, _) in ready.items()}
         requests = line.build_upload_requests(current, arrays, self.roster, nonces)
         current.sent.extend(requests)
         return requests
+
+    def _plan_noise(
+        self,
+        current: OpenRound,
+        groups: Mapping[Group, list[int]],
+        ready: Mapping[int, tuple[bytes, int]],
+    ) -> tuple[dict[int, NoisePlan], PublishedRound | None]:
+        """Plan the noise of an attempt, for the mode of the run."""
+        if self._parameters.mode != "paper":
+            plans = plan_round(self._parameters, current.number, current.layout.num_parameters)
+            return plans, None
+        if not groups:
+            return {}, None
+        published = plan_published_round(
+            self._parameters,
+            current.number,
+            groups.values(),
+            {client: records for client, (_, records) in ready.items()},
+            {client: self.roster.cards[client].number for client in ready},
+            self._stream("niss-tracker", current.number, current.attempt),
+        )
+        if published.short and not self._warned:
+            _log.warning("unit_noise_std: too few neighbours for it; shares are larger")
+            self._warned = True
+        return {}, published
 
     def _begin_round(self, server_round: int, grid: Grid) -> None:
         population = self._population or sorted(number_nodes(grid, self.client_ids))
@@ -273,21 +305,27 @@ class Niss(RoundStrategy):
                 *(server_round, current.num_dropped, most),
             )
             return None
-        parameters, needed = self._parameters, {each: self._needed(each) for each in summed}
-        std = std_of_sum(current.groups, current.plans, needed)
+        parameters = self._parameters
         assert parameters.update.clipping_norm is not None
+        if current.published is not None:
+            grid, std = current.published.grid, current.published.residual_std(summed)
+            share = current.published.weight_of(summed) / len(summed)
+        else:
+            needed = {each: self._needed(each) for each in summed}
+            std = std_of_sum(current.groups, current.plans, needed)
+            grid, share = next(iter(current.plans.values())).grid, 1.0
         average = average_uploads(
             total,
             len(summed),
-            next(iter(current.plans.values())).grid,
-            clipping_norm=parameters.update.clipping_norm,
+            grid,
+            clipping_norm=parameters.update.clipping_norm * share,
             noise_std=std if parameters.update.adds_noise else 0.0,
         )
         if average is None:
             _log.warning("round %d: noise that should cancel did not", server_round)
-        else:
-            current.residual_std = std / len(summed)
-        return average
+            return None
+        current.residual_std = std / len(summed) / share
+        return average / share
 
     def _needed(self, client: int) -> float:
         """Return z that a client adds noise for; where its size is unknown, the most it may need."""
