@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fl_app.engines.relay import GridRelay
 from fl_app.errors import ConfigError, RunError
+from strategies.rounds import PHASE_KEY, UPLOAD_PHASE
 
 ASKED_FILE = "asked.json"
 FORMAT_VERSION = 1
@@ -58,7 +59,7 @@ class AskedJournal(GridRelay):
 
     def _note(self, messages: Iterable[Message]) -> list[Message]:
         requests = list(messages)
-        if requests:
+        if requests and _asks_for_upload(requests[0]):
             clients = [self._client_ids[each.metadata.dst_node_id] for each in requests]
             # A group id begins with the round; the attempt follows, where a method repeats rounds.
             asked = requests[0].metadata.group_id.split(".")
@@ -68,14 +69,19 @@ class AskedJournal(GridRelay):
         return requests
 
 
+def _asks_for_upload(request: Message) -> bool:
+    """Return whether a request may be answered with an upload: only these are charged."""
+    return request.content["config"].get(PHASE_KEY, UPLOAD_PHASE) == UPLOAD_PHASE
+
+
 def write_asked(folder: Path, server_round: int, clients: list[int], attempt: int = 1) -> None:
     """Replace the note, which has reached the disk then; RunError if that fails."""
     values = {"format_version": FORMAT_VERSION, "round": server_round}
-    values |= {"clients": clients, "attempt": attempt}
+    note = {**values, "attempt": attempt, "clients": clients}
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{ASKED_FILE}.", suffix=".tmp", dir=folder)
         with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(values, file)
+            json.dump(note, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, folder / ASKED_FILE)

@@ -210,6 +210,13 @@ def forget_replies(folder: Path, up_to_round: int) -> None:
         )
 
 
+def forget_keys(folder: Path) -> None:
+    """Forget all keys, at the end of a simulated run: whoever finds the folder learns no noise."""
+    connection = _connect(folder, "OFF")
+    with _named(folder):
+        connection.execute("DELETE FROM keys")
+
+
 def _connect(folder: Path, synchronous: Synchronous) -> sqlite3.Connection:
     """Return this process's connection to a folder's file."""
     with _named(folder):

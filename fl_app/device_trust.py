@@ -42,7 +42,9 @@ def _read(identity: str, trusted: str) -> DeviceTrust:
     if len(keys) != 1:
         raise ConfigError(IDENTITY_KEY, identity, "a file with one key")
     if Path(identity).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(IDENTITY_KEY, identity, "a file that its owner alone may read (chmod 600)")
+        raise ConfigError(
+            IDENTITY_KEY, identity, "a file that its owner alone may read (chmod 600)"
+        )
     peers = frozenset(_read_keys(TRUSTED_KEY, trusted)) if trusted else None
     return DeviceTrust(keys[0], peers)
 

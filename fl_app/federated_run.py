@@ -16,7 +16,7 @@ from fl_app.asked_clients import AskedJournal, read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, strip_engine
 from fl_app.client_app import SETTINGS_KEY
 from fl_app.data import FederatedDataset
-from fl_app.device_state import forget_replies
+from fl_app.device_state import forget_keys, forget_replies
 from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
@@ -290,6 +290,8 @@ class FederatedRun:
         }
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
+        if totals["rounds"] == settings.rounds:
+            forget_keys(self._store.checkpoints)
         return summary
 
     def _train_losses(self) -> dict[int, float]:

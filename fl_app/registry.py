@@ -170,7 +170,11 @@ def _read_epsilons(given: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     """Return the targets of single clients, by client number."""
     found = {}
     for name, epsilon in given.items():
-        if not name.isdecimal() or isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+        if (
+            not name.isdecimal()
+            or isinstance(epsilon, bool)
+            or not isinstance(epsilon, int | float)
+        ):
             raise ConfigError(
                 "strategy.target_epsilons", dict(given), "{client number: a number > 0}"
             )

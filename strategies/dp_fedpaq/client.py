@@ -309,4 +309,5 @@ def read_model(arrays: ArrayRecord, parameters: DpFedPaqParameters) -> ReceivedM
 # The same for all requests of a run.
 @lru_cache(maxsize=4)
 def digest_terms(parameters: str, terms: str) -> str:
+    """Return the digest of what a client agrees to when it joins a run."""
     return hashlib.sha256(f"{parameters}\n{terms}".encode()).hexdigest()

@@ -230,9 +230,7 @@ def _assumptions(
     return tuple(dict.fromkeys(lines))
 
 
-def sensitivity_conditions(
-    parameters: DpFedPaqParameters, num_rounds: int
-) -> tuple[str, ...]:
+def sensitivity_conditions(parameters: DpFedPaqParameters, num_rounds: int) -> tuple[str, ...]:
     """List the conditions of the sensitivities of all rounds, each kind with its largest value.
 
     Learning rates never rise, so the convex bound only falls, and once it is the smaller of the

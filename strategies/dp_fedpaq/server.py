@@ -102,6 +102,7 @@ class DpFedPaq(RoundStrategy):
         learning_rate: float = 0.1,
         lr_schedule: str = "constant",
         lr_decay: float = 1.0,
+        lr_decay_rounds: int = 1,
         quantizer: str = "qsgd",
         num_levels: int = 100,
         randomness: RandomnessKind = "seeded",
@@ -141,6 +142,7 @@ class DpFedPaq(RoundStrategy):
             learning_rate=learning_rate,
             lr_schedule=lr_schedule,
             lr_decay=lr_decay,
+            lr_decay_rounds=lr_decay_rounds,
             quantizer=quantizer,
             num_levels=num_levels,
             randomness=randomness,
@@ -198,9 +200,7 @@ class DpFedPaq(RoundStrategy):
         layout = ArrayLayout.of(model := model_arrays(arrays))
         clients = number_nodes(grid, self.client_ids)
         population = sorted(clients) if self._population is None else self._population
-        drawn = self.cohorts.draw(
-            population, self._stream("cohort", server_round), server_round
-        )
+        drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
         size = self.upload_bits(layout.num_parameters)
         if server_round in self._repeated:
             drawn = self._repeated.pop(server_round)

@@ -19,6 +19,8 @@ from strategies.mechanisms.pairwise_noise import has_edge, sum_pair_noise, sum_u
 from strategies.mechanisms.rng import Stream
 from strategies.niss.peers import ReadyPeer
 
+RANGE = 2.0**31
+MOST_OF_RANGE = 0.25
 Vector = NDArray[np.float64]
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint32]
@@ -80,7 +82,8 @@ def derive_edges(
     # Who is shown another set draws other keys: else a server could learn from the sum of one set
     # which pairs share noise, and show the next one accordingly (`sparse_graph`).
     bound = hashlib.sha256(run_tag + b"".join(sorted(a + b for a, b in members))).digest()
-    added, subtracted = [], []
+    added: list[bytes] = []
+    subtracted: list[bytes] = []
     for peer in peers:
         key = edge_key(
             agree(exchange_private, peer.card.exchange),
@@ -154,9 +157,7 @@ def sum_uploads(uploads: Iterable[Words], size: int) -> tuple[Words, int]:
     return total, count
 
 
-def average_uploads(
-    total: Words, count: int, grid: FixedPoint, *, clipping_norm: float, noise_std: float
-) -> Vector | None:
+def average_uploads(total: Words, count: int, grid: FixedPoint) -> Vector | None:
     """Return the average of updates, with what noise is left in it, from the sum mod 2^32.
 
     Parameters
@@ -165,18 +166,15 @@ def average_uploads(
     count : int
         Uploads in it, >= 1; uniform weights.
     grid : FixedPoint
-    clipping_norm : float
-        S of each update.
-    noise_std : float
-        Of the noise that should be left in the sum, a coordinate.
+        On which the sum of honest uploads does not overflow.
 
     Returns
     -------
     ndarray of float64, shape (d,), or None
-        None if the sum is far longer than sums of honest uploads are (their noise has this length
-        or four times it with a probability below exp(-50)): then masks did not cancel.
+        None if the sum looks like uniform words: then masks did not cancel. Honest sums stay below
+        a quarter of the range on average, as their updates and 12 standard deviations of their
+        noise fit into it; uniform words are above it but for a probability of .1 ^ (d / 10).
     """
     decoded = grid.decode(unwrap(total))
-    root = math.sqrt(decoded.size)
-    longest = count * (clipping_norm + grid.step * root) + 4.0 * noise_std * (root + 12.0)
-    return None if l2_norm(decoded) > longest else decoded / count
+    bound = grid.step * RANGE * MOST_OF_RANGE * math.sqrt(decoded.size)
+    return None if l2_norm(decoded) > bound else decoded / count

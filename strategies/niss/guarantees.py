@@ -1,6 +1,5 @@
 """What NISS guarantees, to whom, and under which assumptions."""
 
-import math
 from typing import Any
 
 from strategies.dp_fedpaq.guarantees import (
@@ -16,8 +15,8 @@ from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.spending import ADVERSARIES, spend
 
 NO_TRUST_LIST = (
-    "no trust list: not every client has one (trusted-peers), so the server itself may stand behind "
-    "any number of the clients that it names, and no colluding fraction can be relied on"
+    "no trust list: not every client has one (trusted-peers), so the server itself may stand "
+    "behind any number of the clients that it names, and no colluding fraction can be relied on"
 )
 
 
@@ -47,7 +46,7 @@ def describe_noise(parameters: NissParameters, num_parameters: int) -> dict[str,
     return {
         "sensitivity": plan.sensitivity.kind,
         "noise_std": plan.noise_multiplier * plan.sensitivity.value,
-        "own_noise_std": math.sqrt(plan.noise.own_variance),
+        "own_noise_std": plan.own_std(0.0),
         "pair_noise_std": plan.pair_std or None,
     }
 
@@ -191,9 +190,7 @@ def _assumptions(
     return tuple(dict.fromkeys(lines))
 
 
-def _who_is_honest(
-    parameters: NissParameters, adversary: str, has_trust_lists: bool
-) -> list[str]:
+def _who_is_honest(parameters: NissParameters, adversary: str, has_trust_lists: bool) -> list[str]:
     if adversary == "server":
         lines = [
             "Sybils: no client colludes with the server, and no client of a ready set is the "

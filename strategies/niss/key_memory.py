@@ -119,7 +119,7 @@ class KeyMemory:
         return (0, 0) if data is None else _unpack(data)
 
     def use_up(self) -> None:
-        """Give up the pending nonce, before anything is computed from it: not even a crash helps."""
+        """Give up the pending nonce, before anything is computed from it, whatever crashes."""
         pending = self.pending()
         assert pending is not None
         self._state.write_key(_USED, _pack(*pending[:2]))

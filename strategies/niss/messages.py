@@ -5,6 +5,7 @@
 down, the masked update up. No noise, no seed and no private key is ever in a message.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from strategies.dp_fedpaq.messages import (
     Reply,
     parse_reply,
 )
+from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import CARD_SIZE, KeyAgreementError, PublicCard
 from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import NONCE_BYTES
@@ -71,6 +73,11 @@ class Request:
     pair_scale: int = 0
     shares: bytes = b""
     weight: float = 1.0
+
+    @property
+    def grid(self) -> FixedPoint:
+        """The grid of the upload."""
+        return FixedPoint(math.ldexp(1.0, min(self.step_exponent, 1000)))
 
 
 def exchange_group(phase: str, server_round: int, attempt: int) -> str:

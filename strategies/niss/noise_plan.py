@@ -37,8 +37,8 @@ class NoisePlan:
         without noise (secure aggregation alone).
     grid : FixedPoint
     pair_scale : int
-        c: pair noise is c times a discrete Gaussian of standard deviation `PAIR_TABLE_STD`, in steps
-        of the grid; 0 without Gaussian pairs.
+        c: pair noise is c times a discrete Gaussian of standard deviation `PAIR_TABLE_STD`, in
+        steps of the grid; 0 without Gaussian pairs.
     """
 
     sensitivity: Sensitivity
@@ -250,6 +250,19 @@ def own_noise_multiplier(
     given = 0.0 if update.noise_multiplier is None else update.noise_multiplier
     aimed = replace(update, target_epsilon=min(targets), noise_multiplier=None)
     return max(given, client_noise_multiplier(aimed, num_records))
+
+
+def needed_of(
+    parameters: NissParameters, num_records: Mapping[int, int] | None, client: int
+) -> float:
+    """Return z that a client adds noise for; where its size is unknown, the most it may need."""
+    if not parameters.update.adds_noise:
+        return 0.0
+    if num_records is None:
+        return most_noise(parameters)
+    return own_noise_multiplier(
+        parameters, client, max(num_records[client], parameters.update.min_records)
+    )
 
 
 def most_noise(parameters: NissParameters) -> float:

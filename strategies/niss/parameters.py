@@ -198,8 +198,10 @@ class NissParameters:
             )
         if paper and self.update.target_epsilon is None:
             raise ParameterError("target_epsilon", None, "a number > 0 with mode=paper")
-        if not paper and self.update.adds_noise and self.colluding_fraction * self.min_ready >= (
-            self.min_ready - 1
+        if (
+            not paper
+            and self.update.adds_noise
+            and self.colluding_fraction * self.min_ready >= (self.min_ready - 1)
         ):
             raise ParameterError(
                 "colluding_fraction",
@@ -297,9 +299,10 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
     """
     names = {field.name for field in dataclasses.fields(NissParameters)} - {"update", *_PLANNED}
     # `mode` is this method's: the update's is always sound.
-    own = {key: fields.pop(key) for key in names & fields.keys()}
+    own: dict[str, Any] = {key: fields.pop(key) for key in names & fields.keys()}
     update = DpFedPaqParameters(num_participations=1, **{"quantizer": "none", **fields})
-    return NissParameters(update=update, **dict.fromkeys(_PLANNED, _UNPLANNED), **own)
+    own |= dict.fromkeys(_PLANNED, _UNPLANNED)
+    return NissParameters(update=update, **own)
 
 
 def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
@@ -335,7 +338,7 @@ def _from_json(text: str) -> NissParameters:
         values: dict[str, Any] = json.loads(text)
         values["update"] = DpFedPaqParameters.from_json(values["update"])
         values["coalitions"] = tuple(
-            Coalition(**{**each, "clients": tuple(each["clients"])}) for each in values["coalitions"]
+            Coalition(tuple(each.pop("clients")), **each) for each in values["coalitions"]
         )
         values["client_epsilons"] = tuple(
             (client, epsilon) for client, epsilon in values["client_epsilons"]

@@ -96,8 +96,9 @@ def accept_peers(
         If the set is not one that an honest server names.
     """
     cards = [each.card for each in ready]
-    for values in ([own.identity, *(c.identity for c in cards)], [own.number, *(c.number for c in cards)]):
-        if len(set(values)) != len(values):
+    everybody = [own, *cards]
+    for names in ({each.identity for each in everybody}, {each.number for each in everybody}):
+        if len(names) < len(everybody):
             raise PeerError("ready set that names a client twice")
     accepted = []
     for each in ready:

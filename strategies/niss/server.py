@@ -22,14 +22,13 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.niss.algorithm import Words, average_uploads, sum_uploads
-from strategies.niss.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.niss.exchanges import Line
+from strategies.niss.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.niss.messages import TAG_BYTES, UPLOAD, exchange_group, parse_upload
 from strategies.niss.noise_plan import (
-    circles_of,
     NoisePlan,
-    most_noise,
-    own_noise_multiplier,
+    circles_of,
+    needed_of,
     plan_round,
     std_of_sum,
 )
@@ -97,8 +96,10 @@ class Niss(RoundStrategy):
         )
         if participation == "poisson":
             raise ParameterError(
-                "participation", participation, "fixed, round_robin with niss (noise cancels "
-                "among as many clients as are planned for)"
+                "participation",
+                participation,
+                "fixed, round_robin with niss (noise cancels "
+                "among as many clients as are planned for)",
             )
         check_integer("min_ready", min_ready, 2, optional=True)
         check_integer("max_dropouts", max_dropouts, 0, optional=True)
@@ -107,7 +108,9 @@ class Niss(RoundStrategy):
         uniform = self._parameters.pair_noise == "uniform"
         if max_dropouts and uniform:
             raise ParameterError(
-                "max_dropouts", max_dropouts, "0 with pair_noise=uniform (a mask too few ruins a sum)"
+                "max_dropouts",
+                max_dropouts,
+                "0 with pair_noise=uniform (one mask ruins a sum)",
             )
         self._min_ready = min_ready
         self._max_dropouts = 0 if uniform else max_dropouts
@@ -249,8 +252,7 @@ class Niss(RoundStrategy):
         self._round = OpenRound(number=server_round, drawn=tuple(drawn), attempt=attempts)
 
     def _group(self, ready: Iterable[int]) -> dict[Group, list[int]]:
-        """Return the ready clients by those they mask towards, without groups that are too small.
-        """
+        """Return the ready clients by whom they mask towards, but for groups that are too small."""
         groups = self.roster.split(ready, self._parameters)
         least = {circle.index: circle.min_ready for circle in circles_of(self._parameters)}
         return {key: members for key, members in groups.items() if len(members) >= least[key[0]]}
@@ -305,36 +307,20 @@ class Niss(RoundStrategy):
                 *(server_round, current.num_dropped, most),
             )
             return None
-        parameters = self._parameters
-        assert parameters.update.clipping_norm is not None
-        if current.published is not None:
-            grid, std = current.published.grid, current.published.residual_std(summed)
-            share = current.published.weight_of(summed) / len(summed)
-        else:
-            needed = {each: self._needed(each) for each in summed}
-            std = std_of_sum(current.groups, current.plans, needed)
-            grid, share = next(iter(current.plans.values())).grid, 1.0
-        average = average_uploads(
-            total,
-            len(summed),
-            grid,
-            clipping_norm=parameters.update.clipping_norm * share,
-            noise_std=std if parameters.update.adds_noise else 0.0,
-        )
+        published = current.published
+        plan = published or next(iter(current.plans.values()))
+        average = average_uploads(total, len(summed), plan.grid)
         if average is None:
-            _log.warning("round %d: noise that should cancel did not", server_round)
+            _log.warning("round %d: masks that should cancel did not", server_round)
             return None
-        current.residual_std = std / len(summed) / share
-        return average / share
-
-    def _needed(self, client: int) -> float:
-        """Return z that a client adds noise for; where its size is unknown, the most it may need."""
-        if not self._parameters.update.adds_noise:
-            return 0.0
-        if self.num_records is None:
-            return most_noise(self._parameters)
-        records = max(self.num_records[client], self._parameters.min_records)
-        return own_noise_multiplier(self._parameters, client, records)
+        if published is not None:
+            scale = len(summed) / published.weight_of(summed)
+            current.residual_std = published.residual_std(summed) / len(summed) * scale
+            return average * scale
+        needed = {each: needed_of(self._parameters, self.num_records, each) for each in summed}
+        std = std_of_sum(current.groups, current.plans, needed)
+        current.residual_std = std / len(summed)
+        return average
 
     def run_round(
         self,
