@@ -238,7 +238,7 @@ def published_grid(parameters: NissParameters, noise_stds: Collection[float]) ->
     clip = parameters.update.clipping_norm
     assert clip is not None
     spread = math.sqrt((1.0 + resolve_tau(parameters) ** 2) * math.fsum(s * s for s in noise_stds))
-    reach = len(noise_stds) * clip + _TAIL_STDS * spread
+    reach = max(len(noise_stds), 1) * clip + _TAIL_STDS * spread
     exponent = math.ceil(math.log2(reach)) - (WORD_BITS - 1)
     # One bit more where rounding would carry the largest sum over the edge.
     while (2.0 ** (WORD_BITS - 1) - 1 - len(noise_stds)) * 2.0**exponent < reach:

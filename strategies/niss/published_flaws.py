@@ -171,8 +171,8 @@ def _tau_flaws(parameters: NissParameters) -> list[str]:
     reading = "rho" if parameters.collusion_bound == "conservative" else "max(0, 2 rho - 1)"
     return [
         f"tau = {resolve_tau(parameters):.3g} is reconstructed: the formula of Theorem 3 is "
-        f"missing from the text, tau^2 = {reading} with rho = {rho:g} is one reading of it, and one "
-        "number of tau stands for all clients"
+        f"missing from the text, tau^2 = {reading} with rho = {rho:g} is one reading of it, and "
+        "one number of tau stands for all clients"
     ]
 
 

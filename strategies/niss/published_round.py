@@ -22,7 +22,6 @@ from strategies.niss.published import (
     Vector,
     Words,
     draw_neighbours,
-    lacks_neighbours,
     noise_update,
     offset_update,
     plan_shares,
@@ -57,8 +56,6 @@ class PublishedRound:
         By client: those that it sends a share to; empty without shares (DP-FedAvg).
     multiples : mapping of int to int
         By client: c of its shares.
-    short : tuple of int
-        Clients with fewer neighbours than the unit noise asks for.
     tau : float
     """
 
@@ -67,7 +64,6 @@ class PublishedRound:
     noise_stds: Mapping[int, float]
     neighbours: Mapping[int, tuple[int, ...]]
     multiples: Mapping[int, int]
-    short: tuple[int, ...]
     tau: float
 
     def describe(self, client: int, peers: Sequence[int]) -> dict[str, Any]:
@@ -135,19 +131,17 @@ def plan_published_round(
     grid = published_grid(parameters, list(stds.values()))
     tau = resolve_tau(parameters)
     if parameters.pair_noise == "none":
-        return PublishedRound(grid, weights, stds, {}, {}, (), tau)
+        return PublishedRound(grid, weights, stds, {}, {}, tau)
     neighbours: dict[int, tuple[int, ...]] = {}
-    multiples, short = {}, []
+    multiples: dict[int, int] = {}
     for members in groups:
         most = len(members) - 1
         shares = {}
         for client in sorted(members):
             shares[client], share_std = plan_shares(stds[client], parameters.unit_noise_std, most)
             multiples[client] = share_multiple(share_std, grid.step)
-            if lacks_neighbours(stds[client], parameters.unit_noise_std, most):
-                short.append(client)
         neighbours |= draw_neighbours(shares, stream)
-    return PublishedRound(grid, weights, stds, neighbours, multiples, tuple(short), tau)
+    return PublishedRound(grid, weights, stds, neighbours, multiples, tau)
 
 
 @dataclass(frozen=True)
