@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
 from strategies.mechanisms.offset_noise import (
-    PAIR_TABLE_STD,
     OffsetNoise,
     calibrate_offset_noise,
     extra_own_variance,
 )
+from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sensitivity import Sensitivity
 from strategies.mechanisms.smoothing import check_smoothing
@@ -37,7 +37,7 @@ class NoisePlan:
         without noise (secure aggregation alone).
     grid : FixedPoint
     pair_scale : int
-        c: pair noise is c times a discrete Gaussian of standard deviation `PAIR_TABLE_STD`, in
+        c: pair noise is c times a discrete Gaussian of standard deviation `GAUSSIAN_STD`, in
         steps of the grid; 0 without Gaussian pairs.
     """
 
@@ -50,7 +50,7 @@ class NoisePlan:
     @property
     def pair_std(self) -> float:
         """Standard deviation of the pair noise, at least the calibrated one."""
-        return self.pair_scale * PAIR_TABLE_STD * self.grid.step
+        return self.pair_scale * GAUSSIAN_STD * self.grid.step
 
     def own_std(self, noise_multiplier: float) -> float:
         """Return the standard deviation of the noise that a client adds by itself.
