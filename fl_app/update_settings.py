@@ -34,7 +34,7 @@ def update_fields(settings: RunSettings, sensitivity: str) -> dict[str, Any]:
                 *("clipping_norm", "max_grad_norm", "target_epsilon", "noise_multiplier"),
                 *("target_delta", "accountant", "local_steps", "local_epochs", "sampling"),
                 *("sample_rate", "batch_size", "learning_rate", "lr_schedule", "lr_decay"),
-                "quantizer",
+                *("lr_decay_rounds", "quantizer"),
             )
         },
         "sensitivity": sensitivity,

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -25,15 +26,14 @@ from strategies.dp_fedpaq.messages import (
     upload_reply,
 )
 from strategies.dp_fedpaq.received_model import ReceivedModel
-from strategies.mechanisms.fixed_point import FixedPoint, pack
+from strategies.mechanisms.fixed_point import pack
 from strategies.mechanisms.key_agreement import KeyAgreementError, PublicCard
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.mechanisms.sensitivity import SensitivityError
-from strategies.niss.algorithm import derive_edges, mask_update
+from strategies.niss.algorithm import Words, derive_edges, mask_update
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import (
-    NoisePlan,
     accept_scale,
     edge_share,
     own_noise_multiplier,
@@ -42,7 +42,10 @@ from strategies.niss.noise_plan import (
 from strategies.niss.parameters import NissParameters
 from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
+from strategies.niss.published_round import accept_shares
 
+# From an update, n_k and the client's stream: the upload, and z of the noise in it.
+AddNoise = Callable[[Vector, int, Stream], tuple[Words, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +68,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         [
             *(request.server_round, request.attempt, client.agreed, request.ready_set.hex()),
             *(request.step_exponent, request.pair_scale),
+            *(request.shares.hex(), str(request.weight)),
         ],
     )
     if client.is_secret and entry.reply and asked == entry.request:
@@ -78,19 +82,8 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     try:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)
-        grid = FixedPoint(math.ldexp(1.0, request.step_exponent))
-        plan = _accept_noise(client, grid, model)
-        edges = derive_edges(
-            client.keys.exchange_key(),
-            card.identity,
-            pending[2],
-            peers,
-            run_tag=client.run_tag(),
-            server_round=request.server_round,
-            attempt=request.attempt,
-            kind=parameters.pair_noise,
-            edge_probability=edge_share(parameters, parameters.circle_of(client.number)),
-        )
+        prepare = _prepare_shares if parameters.mode == "paper" else _prepare_masks
+        noise = prepare(client, card, pending[2], ready, peers, model)
     except (PeerError, KeyAgreementError, ParameterError, SensitivityError, ValueError) as error:
         _log.warning("request refused: %s", error)
         return client.refuse("ready set or noise refused by the client")
@@ -100,7 +93,6 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     except Exception:
         _log.exception("data could not be read")
         return error_reply(client.message, FAILED, "data could not be read")
-    needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
     entry = replace(
@@ -112,18 +104,10 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     )
     client.memory.write_entry(entry)
     update, loss, failed, stream = _train(client, model, records)
-    words = mask_update(
-        update,
-        edges,
-        kind=parameters.pair_noise,
-        grid=grid,
-        pair_scale=request.pair_scale,
-        own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
-        stream=stream,
-    )
+    words, noise_multiplier = noise(update, records, stream)
     upload = pack(words)
     if client.is_secret:
-        releases = _describe_releases(parameters, max(needed, plan.noise_multiplier), records)
+        releases = _describe_releases(parameters, noise_multiplier, records)
         client.memory.write_entry(replace(entry, reply=upload, releases=releases))
         return upload_reply(client.message, upload, None, False, UPLOAD_TYPE)
     return upload_reply(client.message, upload, loss, failed, UPLOAD_TYPE)
@@ -145,13 +129,75 @@ def _accept_ready_set(
     return peers
 
 
-def _accept_noise(client: Participant, grid: FixedPoint, model: ReceivedModel) -> NoisePlan:
-    """Return the round's noise as the client itself computes it; the server's may not be less."""
+def _prepare_masks(
+    client: Participant,
+    card: PublicCard,
+    nonce: bytes,
+    ready: list[ReadyPeer],
+    peers: list[ReadyPeer],
+    model: ReceivedModel,
+) -> AddNoise:
+    """Accept the round's noise, as the client itself computes it; the server's may not be less."""
     parameters, request = client.parameters, client.request
+    circle, grid = parameters.circle_of(client.number), request.grid
     size = model.layout.num_parameters
-    circle = parameters.circle_of(client.number)
     plan = plan_noise(parameters, circle, request.server_round, size, grid)
-    return accept_scale(plan, request.pair_scale)
+    plan = accept_scale(plan, request.pair_scale)
+    edges = derive_edges(
+        client.keys.exchange_key(),
+        card.identity,
+        nonce,
+        peers,
+        run_tag=client.run_tag(),
+        server_round=request.server_round,
+        attempt=request.attempt,
+        kind=parameters.pair_noise,
+        edge_probability=edge_share(parameters, circle),
+    )
+
+    def mask(update: Vector, records: int, stream: Stream) -> tuple[Words, float]:
+        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+        words = mask_update(
+            update,
+            edges,
+            kind=parameters.pair_noise,
+            grid=grid,
+            pair_scale=request.pair_scale,
+            own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
+            stream=stream,
+        )
+        return words, max(needed, plan.noise_multiplier)
+
+    return mask
+
+
+def _prepare_shares(
+    client: Participant,
+    card: PublicCard,
+    nonce: bytes,
+    ready: list[ReadyPeer],
+    peers: list[ReadyPeer],
+    model: ReceivedModel,
+) -> AddNoise:
+    """Accept the neighbours that the tracker names (mode `paper`)."""
+    request = client.request
+    noise = accept_shares(
+        client.parameters,
+        ready,
+        peers,
+        number=client.number,
+        identity=card.identity,
+        exchange_private=client.keys.exchange_key(),
+        nonce=nonce,
+        run_tag=client.run_tag(),
+        server_round=request.server_round,
+        attempt=request.attempt,
+        grid=request.grid,
+        weight=request.weight,
+        own_multiple=request.pair_scale,
+        shares=request.shares,
+    )
+    return lambda update, records, stream: (noise.add_to(update, stream), 0.0)
 
 
 def _train(
@@ -164,6 +210,9 @@ def _train(
     enough = records >= parameters.min_records or parameters.sampling == "poisson"
     batches = draw_records(parameters, records, streams.records) if enough else []
     work = describe_work(parameters, request.server_round, model, batches, streams)
+    if client.parameters.mode == "paper":
+        # Nothing is proven there that would need more.
+        work = replace(work, float64=False)
     try:
         trained, loss = client.local_update(work) if enough else (model.arrays, None)
         update = subtract_models(trained, model.vector, model.layout)
