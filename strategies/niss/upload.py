@@ -19,22 +19,21 @@ from strategies.dp_fedpaq.algorithm import (
 from strategies.dp_fedpaq.client import describe_work, hash_model, read_model
 from strategies.dp_fedpaq.messages import (
     FAILED,
-    MessageError,
     error_reply,
     ineligible_reply,
     upload_reply,
 )
 from strategies.dp_fedpaq.received_model import ReceivedModel
 from strategies.mechanisms.fixed_point import FixedPoint, pack
-from strategies.mechanisms.key_agreement import KeyAgreementError, PublicCard
-from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.mechanisms.key_agreement import PublicCard
 from strategies.mechanisms.rng import Randomness, Stream
-from strategies.mechanisms.sensitivity import SensitivityError
 from strategies.niss.algorithm import derive_edges, mask_update
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import (
     NoisePlan,
+    accept_grid,
     accept_scale,
+    choose_grid,
     edge_share,
     own_noise_multiplier,
     plan_noise,
@@ -57,7 +56,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     try:
         model = read_model(request.arrays, parameters.update)
         ready = unpack_ready_set(request.ready_set)
-    except (MessageError, PeerError, KeyAgreementError, SensitivityError, ValueError) as error:
+    except ValueError as error:
         _log.warning("request refused: %s", error)
         return client.refuse("request refused by the client")
     asked = hash_model(
@@ -70,7 +69,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     if client.is_secret and entry.reply and asked == entry.request:
         return upload_reply(client.message, entry.reply, None, False, UPLOAD_TYPE)
     pending = client.keys.pending()
-    if pending is None or pending[:2] != client.asked:
+    if pending is None or pending[:2] != client.asked or client.is_past():
         return client.refuse("not ready for this round, or already answered")
     again = client.is_repeat()
     if not again and entry.participations >= parameters.update.num_participations:
@@ -89,18 +88,20 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
             server_round=request.server_round,
             attempt=request.attempt,
             kind=parameters.pair_noise,
+            scale=(request.step_exponent, request.pair_scale, model.layout.num_parameters),
             edge_probability=edge_share(parameters, parameters.circle_of(client.number)),
         )
-    except (PeerError, KeyAgreementError, ParameterError, SensitivityError, ValueError) as error:
+    except (ValueError, ArithmeticError) as error:
         _log.warning("request refused: %s", error)
         return client.refuse("ready set or noise refused by the client")
     client.keys.pin(peer.card for peer in peers)
     try:
         records = client.num_records()
+        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+        own_std = plan.own_std(needed) if parameters.update.adds_noise else 0.0
     except Exception:
-        _log.exception("data could not be read")
+        _log.exception("data could not be read, or has no noise that meets the target")
         return error_reply(client.message, FAILED, "data could not be read")
-    needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
     entry = replace(
@@ -118,7 +119,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         kind=parameters.pair_noise,
         grid=grid,
         pair_scale=request.pair_scale,
-        own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
+        own_std=own_std,
         stream=stream,
     )
     upload = pack(words)
@@ -150,8 +151,9 @@ def _accept_noise(client: Participant, grid: FixedPoint, model: ReceivedModel) -
     parameters, request = client.parameters, client.request
     size = model.layout.num_parameters
     circle = parameters.circle_of(client.number)
+    accept_grid(grid, choose_grid(parameters, request.server_round))
     plan = plan_noise(parameters, circle, request.server_round, size, grid)
-    return accept_scale(plan, request.pair_scale)
+    return accept_scale(plan, request.pair_scale, max_ready=parameters.max_ready)
 
 
 def _train(
