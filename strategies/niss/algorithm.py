@@ -51,6 +51,7 @@ def derive_edges(
     server_round: int,
     attempt: int,
     kind: str,
+    scale: tuple[int, int, int] = (0, 0, 0),
     edge_probability: float = 1.0,
 ) -> Edges:
     """Agree on a key with each peer, for this attempt and this ready set only.
@@ -66,11 +67,14 @@ def derive_edges(
     server_round, attempt : int
     kind : str
         What the keys are for.
+    scale : tuple of int
+        Exponent of the grid's step, multiple of the pair noise, and number of coordinates.
     edge_probability : float
         With which two clients share noise; 1: all pairs do.
 
     Formal guarantees: a key depends on both ends' fresh nonces, so no end ever uses one twice; only
-    the two ends can compute it; with a probability below 1 the two ends draw from the key whether
+    the two ends can compute it; ends that were named different sets, or told to make noise of
+    different sizes, have different keys; with a probability below 1 the two ends draw from the key whether
     they share noise at all, and nobody else learns or chooses it.
 
     Raises
@@ -81,7 +85,10 @@ def derive_edges(
     members = ((identity, nonce), *((peer.card.identity, peer.nonce) for peer in peers))
     # Who is shown another set draws other keys: else a server could learn from the sum of one set
     # which pairs share noise, and show the next one accordingly (`sparse_graph`).
-    bound = hashlib.sha256(run_tag + b"".join(sorted(a + b for a, b in members))).digest()
+    # And so does whoever was told another grid or scale: the same numbers, larger in a peer's upload
+    # than in the client's own, would be known too well from there.
+    sizes = b"".join(each.to_bytes(8, "big", signed=True) for each in scale)
+    bound = hashlib.sha256(run_tag + sizes + b"".join(sorted(a + b for a, b in members))).digest()
     added: list[bytes] = []
     subtracted: list[bytes] = []
     for peer in peers:

@@ -145,7 +145,22 @@ def plan_round(
     }
 
 
-def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
+def accept_grid(given: FixedPoint, own: FixedPoint) -> None:
+    """Refuse a server's grid that is not the client's own.
+
+    Both compute it from the same numbers, on machines that may round differently: one power of two
+    is let pass. On a much finer grid updates and noise would not fit their words.
+
+    Raises
+    ------
+    ParameterError
+        If the grids differ by more.
+    """
+    if abs(given.exponent - own.exponent) > 1:
+        raise ParameterError("step", given.step, f"{own.step!r}")
+
+
+def accept_scale(plan: NoisePlan, pair_scale: int, *, max_ready: int) -> NoisePlan:
     """Return a plan with the server's c in place of the client's own.
 
     Both compute it from the same numbers, on machines that may round differently.
@@ -153,11 +168,16 @@ def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
     Raises
     ------
     ParameterError
-        If it is less than the client's, or more than rounding can explain.
+        If it is less than the client's, more than rounding can explain, or so large that own noise
+        does not smooth it.
     """
-    if not plan.pair_scale <= pair_scale <= plan.pair_scale + 1:
+    if not plan.pair_scale <= pair_scale <= plan.pair_scale + (plan.pair_scale > 0):
         raise ParameterError("pair_scale", pair_scale, f"{plan.pair_scale} steps")
-    return replace(plan, pair_scale=pair_scale)
+    accepted = replace(plan, pair_scale=pair_scale)
+    if plan.noise is not None and pair_scale > plan.pair_scale:
+        larger = replace(plan.noise, pair_variance=accepted.pair_std**2)
+        check_smoothing(larger, plan.grid.step, max_ready=max_ready)
+    return accepted
 
 
 @lru_cache(maxsize=64)

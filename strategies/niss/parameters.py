@@ -348,5 +348,5 @@ def _from_json(text: str) -> NissParameters:
         return NissParameters(**values)
     except ParameterError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None
