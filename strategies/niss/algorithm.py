@@ -74,8 +74,8 @@ def derive_edges(
 
     Formal guarantees: a key depends on both ends' fresh nonces, so no end ever uses one twice; only
     the two ends can compute it; ends that were named different sets, or told to make noise of
-    different sizes, have different keys; with a probability below 1 the two ends draw from the key whether
-    they share noise at all, and nobody else learns or chooses it.
+    different sizes, have different keys; with a probability below 1 the two ends draw from the key
+    whether they share noise at all, and nobody else learns or chooses it.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def derive_edges(
     """
     members = ((identity, nonce), *((peer.card.identity, peer.nonce) for peer in peers))
     # Who is shown another set draws other keys: else a server could learn from the sum of one set
-    # which pairs share noise, and show the next one accordingly (`sparse_graph`).
-    # And so does whoever was told another grid or scale: the same numbers, larger in a peer's upload
-    # than in the client's own, would be known too well from there.
+    # which pairs share noise, and show the next one accordingly (`sparse_graph`). So does whoever
+    # was told another grid or scale: the same numbers, larger in a peer's upload than in the
+    # client's own, would be known too well from there.
     sizes = b"".join(each.to_bytes(8, "big", signed=True) for each in scale)
     bound = hashlib.sha256(run_tag + sizes + b"".join(sorted(a + b for a, b in members))).digest()
     added: list[bytes] = []
