@@ -118,7 +118,7 @@ class _GaussianStream:
 
     def draw(self, size: int) -> NDArray[np.int16]:
         words = self._draws.half_words(size)
-        cells = np.right_shift(words, _HIGH_BITS, dtype=np.intp)
+        cells = np.right_shift(words, _HIGH_BITS, dtype=np.int64)
         limits = self._table.limits.take(cells, mode="clip")
         own = words < limits
         tied = np.flatnonzero(words == limits)

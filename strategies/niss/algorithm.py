@@ -164,14 +164,14 @@ def sum_uploads(uploads: Iterable[Words], size: int) -> tuple[Words, int]:
     return total, count
 
 
-def average_uploads(total: Words, count: int, grid: FixedPoint) -> Vector | None:
+def average_uploads(total: Words, weight: float, grid: FixedPoint) -> Vector | None:
     """Return the average of updates, with what noise is left in it, from the sum mod 2^32.
 
     Parameters
     ----------
     total : ndarray of uint32, shape (d,)
-    count : int
-        Uploads in it, >= 1; uniform weights.
+    weight : float
+        Of all uploads in it: their number, > 0, with uniform weights.
     grid : FixedPoint
         On which the sum of honest uploads does not overflow.
 
@@ -184,4 +184,4 @@ def average_uploads(total: Words, count: int, grid: FixedPoint) -> Vector | None
     """
     decoded = grid.decode(unwrap(total))
     bound = grid.step * RANGE * MOST_OF_RANGE * math.sqrt(decoded.size)
-    return None if l2_norm(decoded) > bound else decoded / count
+    return None if l2_norm(decoded) > bound else decoded / weight

@@ -79,6 +79,8 @@ def train(
     parameters = request.parameters
     if not accepted:
         return error_reply(message, REFUSED, "parameters refused by the client")
+    if parameters.mode == "paper" and max_epsilon is not None:
+        return error_reply(message, REFUSED, "mode paper keeps to no epsilon")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
     agreed = digest_terms(parameters.to_json(), terms)

@@ -26,7 +26,7 @@ def spent_epsilon(parameters: NissParameters, run: Participation) -> float | Non
     None if no noise is added, or if mode `paper` gives none.
     """
     if parameters.mode == "paper":
-        from strategies.niss.published import published_epsilon
+        from strategies.niss.published_flaws import published_epsilon
 
         return published_epsilon(parameters, run)
     spent = spend(parameters, run, "server_and_colluders")
@@ -95,7 +95,7 @@ def list_guarantees(
 
 
 def _published(parameters: NissParameters, run: Participation, adversary: str) -> Guarantee:
-    from strategies.niss.published import list_flaws
+    from strategies.niss.published_flaws import list_flaws
 
     return Guarantee(
         adversary=adversary,

@@ -305,6 +305,8 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
     return NissParameters(update=update, **own)
 
 
+# Asked for each message of a run, always with the same arguments.
+@lru_cache(maxsize=16)
 def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
     """Return the expected parameters with what a run's plan adds, as it was given.
 

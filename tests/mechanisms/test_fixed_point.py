@@ -175,6 +175,15 @@ class TestStep:
         with pytest.raises(ParameterError, match="max_ready: 6000; allowed: at most"):
             choose_step(noise, largest_entry=1.0, max_ready=6000)
 
+    def test_pair_noise_counts_as_it_is_on_the_grid(self):
+        # Half of 100,000 clients vanish: 12 * 512 * 50,000 steps are a seventh of 2^31.
+        step, ready = 2.0**-20, 100_000
+        noise = OffsetNoise((2000 * step) ** 2, 1e-20, 2)
+        for share, factor in ((0.84, 1), (0.88, 2)):
+            entry = share * 2**31 * step / ready
+            chosen = choose_step(noise, largest_entry=entry, max_ready=ready)
+            assert chosen == FixedPoint(factor * step)
+
     def test_a_search_among_the_most_clients_ends(self):
         faint = OffsetNoise(1e-12, 1e-12, 2)
         with pytest.raises(ParameterError, match="max_ready: 100000"):

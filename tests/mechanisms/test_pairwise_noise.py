@@ -234,6 +234,24 @@ def test_the_edge_is_the_third_part_below_the_probability() -> None:
         assert not has_edge(key, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("word", "probability", "edge"),
+    [(2**63, 0.5, False), (2**63 - 1, 0.5, True), (0, 0.0, False), (2**64 - 1, 1.0, True)],
+)
+def test_the_edge_s_bound_is_exact(
+    word: int, probability: float, edge: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scripted:
+        def __init__(self, key: bytes, part: int) -> None:
+            assert part == 2
+
+        def words(self, size: int) -> np.ndarray:
+            return np.full(size, word, dtype=np.uint64)
+
+    monkeypatch.setattr(pairwise_noise, "KeyStream", Scripted)
+    assert has_edge(KEY, probability) is edge
+
+
 def test_edges_are_as_frequent_as_their_probability() -> None:
     keys, probability = [each.to_bytes(32, "big") for each in range(20_000)], 0.3
     edges = sum(has_edge(key, probability) for key in keys)

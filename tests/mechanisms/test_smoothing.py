@@ -155,6 +155,15 @@ def test_the_most_clients_that_a_refusal_names_are_accepted(kind):
         check_smoothing(noise, step, max_ready=most + 2)
 
 
+def test_the_width_of_the_pair_noise_itself_is_counted():
+    step = 2.0**-12
+    noise = OffsetNoise(1.0, (T * step) ** 2, 2)
+    most = math.floor((1 / 3 - 1 / T**2) / step**2)
+    check_smoothing(noise, step, max_ready=most)
+    with pytest.raises(ParameterError, match=f"at most {most} clients"):
+        check_smoothing(noise, step, max_ready=most + 1)
+
+
 def test_gaussian_pairs_carry_about_five_thousand_clients_however_fine_the_grid():
     for honest, fine in ((4000, True), (4800, False)):
         noise = calibrate_offset_noise(1.0, min_ready=honest, colluding_fraction=0.0)
