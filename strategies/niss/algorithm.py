@@ -84,9 +84,9 @@ def derive_edges(
     """
     members = ((identity, nonce), *((peer.card.identity, peer.nonce) for peer in peers))
     # Who is shown another set draws other keys: else a server could learn from the sum of one set
-    # which pairs share noise, and show the next one accordingly (`sparse_graph`). So does whoever
-    # was told another grid or scale: the same numbers, larger in a peer's upload than in the
-    # client's own, would be known too well from there.
+    # which pairs share noise, and show the next one accordingly (`sparse_graph`).
+    # And so does whoever was told another grid or scale: the same numbers, larger in a peer's
+    # upload than in the client's own, would be known too well from there.
     sizes = b"".join(each.to_bytes(8, "big", signed=True) for each in scale)
     bound = hashlib.sha256(run_tag + sizes + b"".join(sorted(a + b for a, b in members))).digest()
     added: list[bytes] = []
@@ -178,10 +178,11 @@ def average_uploads(total: Words, weight: float, grid: FixedPoint) -> Vector | N
     Returns
     -------
     ndarray of float64, shape (d,), or None
-        None if the sum looks like uniform words: then masks did not cancel. Honest sums stay below
-        a quarter of the range on average, as their updates and 12 standard deviations of their
-        noise fit into it; uniform words are above it but for a probability of .1 ^ (d / 10).
+        None if the sum looks like uniform words: then masks did not cancel. The updates of an
+        honest sum, and 12 standard deviations of its noise, fit the range: the root mean square of
+        16 numbers or more is below a quarter of it, that of uniform words is above but for a
+        probability of .1 ^ (d / 10). Of fewer numbers only the largest can be told apart.
     """
     decoded = grid.decode(unwrap(total))
-    bound = grid.step * RANGE * MOST_OF_RANGE * math.sqrt(decoded.size)
+    bound = grid.step * RANGE * max(1.0, MOST_OF_RANGE * math.sqrt(decoded.size))
     return None if l2_norm(decoded) > bound else decoded / weight

@@ -125,7 +125,8 @@ class KeyMemory:
         # In this order: after a crash in between, the attempt begins anew with a fresh nonce, and
         # is charged.
         self._state.delete_key(_PENDING)
-        self._state.write_key(_USED, _pack(*pending[:2]))
+        # A seeded run that goes on computes its last round again: the latest attempt stays used.
+        self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
 
     def _own(self, name: str) -> bytes:
         key = self._state.read_key(name)

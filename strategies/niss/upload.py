@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 from flwr.app import Message
@@ -44,10 +43,10 @@ from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
 from strategies.niss.published_round import accept_shares
 
-# From an update and the client's stream: the upload.
+# From an update and the client's stream to the upload.
 AddNoise = Callable[[Vector, Stream], Words]
-# From n_k: how noise is added, and z of it.
-FitNoise = Callable[[int], tuple[AddNoise, float]]
+# From n_k to that, and z of the noise that it adds.
+Prepared = Callable[[int], tuple[AddNoise, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -85,16 +84,16 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)
         prepare = _prepare_shares if parameters.mode == "paper" else _prepare_masks
-        fit_noise = prepare(client, card, pending[2], ready, peers, model)
+        prepared = prepare(client, card, pending[2], ready, peers, model)
     except (ValueError, ArithmeticError) as error:
         _log.warning("request refused: %s", error)
         return client.refuse("ready set or noise refused by the client")
     client.keys.pin(peer.card for peer in peers)
     try:
         records = client.num_records()
-        add_noise, noise_multiplier = fit_noise(records)
+        add_noise, noise_multiplier = prepared(records)
     except Exception:
-        _log.exception("data could not be read, or no noise meets its target")
+        _log.exception("data could not be read, or has no noise that meets the target")
         return error_reply(client.message, FAILED, "data could not be read")
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
@@ -138,7 +137,7 @@ def _prepare_masks(
     ready: list[ReadyPeer],
     peers: list[ReadyPeer],
     model: ReceivedModel,
-) -> FitNoise:
+) -> Prepared:
     """Accept the round's noise, as the client itself computes it; the server's may not be less."""
     parameters, request = client.parameters, client.request
     circle, grid = parameters.circle_of(client.number), request.grid
@@ -159,19 +158,24 @@ def _prepare_masks(
         edge_probability=edge_share(parameters, circle),
     )
 
-    def fit_noise(records: int) -> tuple[AddNoise, float]:
+    def for_records(records: int) -> tuple[AddNoise, float]:
         needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
-        mask = partial(
-            mask_update,
-            kind=parameters.pair_noise,
-            grid=grid,
-            pair_scale=request.pair_scale,
-            own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
-        )
-        noise_multiplier = max(needed, plan.noise_multiplier)
-        return (lambda update, stream: mask(update, edges, stream=stream)), noise_multiplier
+        own_std = plan.own_std(needed) if parameters.update.adds_noise else 0.0
 
-    return fit_noise
+        def mask(update: Vector, stream: Stream) -> Words:
+            return mask_update(
+                update,
+                edges,
+                kind=parameters.pair_noise,
+                grid=grid,
+                pair_scale=request.pair_scale,
+                own_std=own_std,
+                stream=stream,
+            )
+
+        return mask, max(needed, plan.noise_multiplier)
+
+    return for_records
 
 
 def _prepare_shares(
@@ -181,7 +185,7 @@ def _prepare_shares(
     ready: list[ReadyPeer],
     peers: list[ReadyPeer],
     model: ReceivedModel,
-) -> FitNoise:
+) -> Prepared:
     """Accept the neighbours that the tracker names (mode `paper`)."""
     request = client.request
     noise = accept_shares(
@@ -200,7 +204,7 @@ def _prepare_shares(
         own_multiple=request.pair_scale,
         shares=request.shares,
     )
-    return lambda records: (noise.add_to, 0.0)
+    return lambda _: (noise.add_to, 0.0)
 
 
 def _train(
