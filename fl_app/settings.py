@@ -65,6 +65,7 @@ class StrategySettings:
     learning_rate: float = 0.1
     lr_schedule: Literal["constant", "inverse_rounds", "exponential"] = "constant"
     lr_decay: float = 1.0
+    lr_decay_rounds: int = 1
     weight_decay: float = 0.0
     proximal: float = 0.0
     accountant: Literal["auto", "closed_form", "pld", "rdp"] = "auto"

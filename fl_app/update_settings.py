@@ -34,7 +34,7 @@ def update_fields(settings: RunSettings, sensitivity: str) -> dict[str, Any]:
                 *("clipping_norm", "max_grad_norm", "target_epsilon", "noise_multiplier"),
                 *("target_delta", "accountant", "local_steps", "local_epochs", "sampling"),
                 *("sample_rate", "batch_size", "learning_rate", "lr_schedule", "lr_decay"),
-                "quantizer",
+                *("lr_decay_rounds", "quantizer"),
             )
         },
         "sensitivity": sensitivity,
@@ -71,7 +71,7 @@ def resolve_sensitivity(
     if chosen.max_grad_norm is not None and (chosen.mode, chosen.mechanism) == _UPDATE_NOISE:
         return build("one_step")
     strategy = build("whole_update")
-    if not update_of(strategy).client_adds_noise or loss_family(settings.model.name) is None:
+    if not _may_be_convex(update_of(strategy)) or loss_family(settings.model.name) is None:
         return strategy
     if chosen.mode == "paper":
         return strategy
@@ -83,12 +83,21 @@ def resolve_sensitivity(
         return strategy
 
 
+def _may_be_convex(update: DpFedPaqParameters) -> bool:
+    """Return whether the noise could follow the convex bound, if the training is convex.
+
+    A server's noise covers updates that were rounded before only with the bound of the clip.
+    """
+    exact = update.noise_at == "client" or update.quantizer == "none"
+    return update.adds_noise and update.mechanism == "update_noise" and exact
+
+
 def explain_sensitivity(settings: RunSettings, update: DpFedPaqParameters) -> str | None:
     """Return why `auto` chose whole_update, with its larger noise; None if it did not."""
     chosen = settings.strategy
     if chosen.sensitivity != "auto" or chosen.mode == "paper":
         return None
-    if not update.client_adds_noise or update.sensitivity == "convex":
+    if not _may_be_convex(update) or update.sensitivity == "convex":
         return None
     if loss_family(settings.model.name) is None:
         return f"model {settings.model.name} is not convex"

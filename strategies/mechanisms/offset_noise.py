@@ -12,10 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
-
-PAIR_TABLE_STD = 512
-"""Standard deviation of the integers that Gaussian pair noise is a whole multiple of."""
 
 COMPONENT_SHARE = 0.9
 """Share of the honest clients that sparse masks connect, except with a negligible probability."""
@@ -159,8 +157,8 @@ class OffsetNoise:
         check_number("step", step, positive=True)
         if self.pair_variance == 0.0:
             return 0
-        multiple = max(1, math.floor(math.sqrt(self.pair_variance) / (PAIR_TABLE_STD * step)))
-        while (multiple * PAIR_TABLE_STD * step) ** 2 < self.pair_variance:
+        multiple = max(1, math.floor(math.sqrt(self.pair_variance) / (GAUSSIAN_STD * step)))
+        while (multiple * GAUSSIAN_STD * step) ** 2 < self.pair_variance:
             multiple += 1
         return multiple
 
@@ -171,7 +169,7 @@ class OffsetNoise:
         still holds; the variance of the sum after dropouts is to be taken from the result.
         """
         multiple = self.pair_multiple(step)
-        return replace(self, pair_variance=(multiple * PAIR_TABLE_STD * step) ** 2)
+        return replace(self, pair_variance=(multiple * GAUSSIAN_STD * step) ** 2)
 
 
 def calibrate_offset_noise(

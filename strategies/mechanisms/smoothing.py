@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from strategies.mechanisms.offset_noise import PAIR_TABLE_STD, OffsetNoise
+from strategies.mechanisms.offset_noise import OffsetNoise
+from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 
 LEAST_SMOOTHING = 3.0
@@ -66,7 +67,7 @@ def smoothing(noise: OffsetNoise, step: float, num_honest: int) -> float:
     ratio = num_honest * step * (step / noise.own_variance)
     if noise.pair_noise == "uniform":
         return 1.0 / ratio
-    return 1.0 / (PAIR_TABLE_STD**-2 + noise.pair_multiple(step) ** 2 * ratio)
+    return 1.0 / (GAUSSIAN_STD**-2 + noise.pair_multiple(step) ** 2 * ratio)
 
 
 def smoothing_error(
@@ -133,7 +134,7 @@ def check_smoothing(noise: OffsetNoise, step: float, *, max_ready: int) -> None:
         return
     multiple = 1 if noise.pair_noise == "uniform" else noise.pair_multiple(step)
     room = 1.0 / LEAST_SMOOTHING
-    room -= 0.0 if noise.pair_noise == "uniform" else PAIR_TABLE_STD**-2
+    room -= 0.0 if noise.pair_noise == "uniform" else GAUSSIAN_STD**-2
     most = math.floor(room * noise.own_variance / (multiple * step) ** 2)
     raise ParameterError(
         "max_ready",

@@ -93,23 +93,14 @@ class Line:
         nonces: Mapping[int, bytes],
     ) -> list[Message]:
         """Build the requests for uploads: each client is named its group's other clients."""
-        group_of = {
-            client: (key, members) for key, members in current.groups.items() for client in members
-        }
+        group_of = {client: members for members in current.groups.values() for client in members}
         requests = []
+        assert current.noise is not None
         for node, client in current.cohort.items():
-            (circle, _), members = group_of[client]
-            plan = current.plans[circle]
-            peers = (
-                ReadyPeer(roster.cards[peer], nonces[peer]) for peer in members if peer != client
-            )
-            request = self._request(
-                UPLOAD,
-                current,
-                ready_set=pack_ready_set(peers),
-                step_exponent=plan.grid.exponent,
-                pair_scale=plan.pair_scale,
-            )
+            others = [peer for peer in group_of[client] if peer != client]
+            peers = (ReadyPeer(roster.cards[peer], nonces[peer]) for peer in others)
+            fields = current.noise.describe(client, others)
+            request = self._request(UPLOAD, current, ready_set=pack_ready_set(peers), **fields)
             requests.append(build_request(node, self.config, request, arrays))
         return requests
 

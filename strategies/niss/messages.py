@@ -5,6 +5,7 @@
 down, the masked update up. No noise, no seed and no private key is ever in a message.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from strategies.dp_fedpaq.messages import (
     Reply,
     parse_reply,
 )
+from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import CARD_SIZE, KeyAgreementError, PublicCard
 from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import NONCE_BYTES
@@ -29,10 +31,12 @@ REGISTER, READY, UPLOAD = "register", "ready", UPLOAD_PHASE
 PHASES = (REGISTER, READY, UPLOAD)
 PARAMETERS_KEY, ATTEMPT_KEY, TAG_KEY = "niss", "attempt", "run-tag"
 READY_SET_KEY, STEP_KEY, SCALE_KEY = "ready-set", "step-exponent", "pair-scale"
+SHARES_KEY, WEIGHT_KEY = "shares", "weight"
 CARD_KEY, TRUST_KEY, NONCE_KEY, RECORDS_KEY = "card", "trust", "nonce", "num-examples"
 UPLOAD_TYPE = "niss.upload.v1"
 TAG_BYTES = 16
 TRUST_BYTES = 32
+MOST_EXPONENT = 1000  # a double's own
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,10 @@ class Request:
         The other ready clients (upload).
     step_exponent, pair_scale : int
         The grid and the size of the pair noise (upload); the client checks both.
+    shares : bytes
+        Mode `paper`: who shares noise with whom (upload).
+    weight : float
+        Mode `paper`: what the client scales its update by (upload).
     """
 
     phase: str
@@ -64,6 +72,13 @@ class Request:
     ready_set: bytes = b""
     step_exponent: int = 0
     pair_scale: int = 0
+    shares: bytes = b""
+    weight: float = 1.0
+
+    @property
+    def grid(self) -> FixedPoint:
+        """The grid of the upload."""
+        return FixedPoint(math.ldexp(1.0, self.step_exponent))
 
 
 def exchange_group(phase: str, server_round: int, attempt: int) -> str:
@@ -90,6 +105,8 @@ def build_request(
             STEP_KEY: request.step_exponent,
             SCALE_KEY: request.pair_scale,
         }
+        if request.parameters.mode == "paper":
+            values |= {SHARES_KEY: request.shares, WEIGHT_KEY: request.weight}
         assert arrays is not None
         content[ARRAYS] = arrays
     content[CONFIG] = ConfigRecord(values)  # type: ignore[arg-type]
@@ -127,14 +144,19 @@ def parse_request(message: Message) -> Request:
     ready_set, exponent, scale = (config.get(key) for key in (READY_SET_KEY, STEP_KEY, SCALE_KEY))
     if not isinstance(arrays, ArrayRecord) or not isinstance(ready_set, bytes):
         raise MessageError("request without a model or a ready set")
-    if not _is_count(exponent, -1000) or not _is_count(scale, 0):
+    if type(exponent) is not int or abs(exponent) > MOST_EXPONENT or not _is_count(scale, 0):
         raise MessageError("request without a grid")
+    shares, weight = config.get(SHARES_KEY, b""), config.get(WEIGHT_KEY, 1.0)
+    if not isinstance(shares, bytes) or not isinstance(weight, float):
+        raise MessageError("request with shares that cannot be read")
     return Request(
         *(request.phase, request.server_round, request.attempt, request.parameters, tag),
         arrays=arrays,
         ready_set=ready_set,
-        step_exponent=exponent,  # type: ignore[arg-type]
+        step_exponent=exponent,
         pair_scale=scale,  # type: ignore[arg-type]
+        shares=shares,
+        weight=weight,
     )
 
 

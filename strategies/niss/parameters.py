@@ -302,6 +302,8 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
     return NissParameters(update=update, **own)
 
 
+# Asked for each message of a run, always with the same arguments.
+@lru_cache(maxsize=16)
 def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
     """Return the expected parameters with what a run's plan adds, as it was given.
 
@@ -343,5 +345,5 @@ def _from_json(text: str) -> NissParameters:
         return NissParameters(**values)
     except ParameterError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None

@@ -14,7 +14,7 @@ from strategies.mechanisms.fixed_point import unpack
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.packing import PackingError
 from strategies.niss.algorithm import Words
-from strategies.niss.noise_plan import NoisePlan
+from strategies.niss.attempt_noise import AttemptNoise
 from strategies.niss.roster import Group
 from strategies.rounds import RoundResult, payload_bytes
 
@@ -43,8 +43,8 @@ class OpenRound:
         Node id to client number of those asked for an upload in this attempt.
     groups : mapping
         Client numbers by circle and trust list: those of a group mask towards each other.
-    plans : mapping of int to NoisePlan
-        By circle.
+    noise : AttemptNoise or None
+        What the ready set was told about its noise.
     sent : list of Message
         Requests for uploads so far.
     num_valid, num_dropped : int
@@ -69,7 +69,7 @@ class OpenRound:
     layout: ArrayLayout = field(default_factory=lambda: ArrayLayout((), (), ()))
     cohort: dict[int, int] = field(default_factory=dict)
     groups: Mapping[Group, list[int]] = field(default_factory=dict)
-    plans: Mapping[int, NoisePlan] = field(default_factory=dict)
+    noise: AttemptNoise | None = None
     sent: list[Message] = field(default_factory=list)
     num_valid: int = 0
     num_dropped: int = 0
@@ -104,10 +104,10 @@ class OpenRound:
         self,
         cohort: dict[int, int],
         groups: Mapping[Group, list[int]],
-        plans: Mapping[int, NoisePlan],
+        noise: AttemptNoise,
     ) -> "OpenRound":
         """Return the round with its ready set named."""
-        return replace(self, cohort=cohort, groups=groups, plans=plans)
+        return replace(self, cohort=cohort, groups=groups, noise=noise)
 
     def add(self, got: CollectedReplies) -> None:
         """Count the replies to one exchange."""

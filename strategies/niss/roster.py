@@ -42,12 +42,18 @@ class Roster:
         return bool(self.trust) and all(self.trust.values())
 
     def split(self, ready: Iterable[int], parameters: NissParameters) -> dict[Group, list[int]]:
-        """Return the ready clients by circle and trust list: these mask towards each other."""
+        """Return the ready clients by circle and trust list: these mask towards each other.
+
+        Groups in which fewer are ready than their circle asks for are left out.
+        """
         groups: dict[Group, list[int]] = {}
+        least: dict[Group, int] = {}
         for client in sorted(ready):
             circle = parameters.circle_of(self.cards[client].number)
-            groups.setdefault((circle.index, self.trust[client]), []).append(client)
-        return groups
+            group = (circle.index, self.trust[client])
+            groups.setdefault(group, []).append(client)
+            least[group] = circle.min_ready
+        return {group: members for group, members in groups.items() if len(members) >= least[group]}
 
     def export(self) -> list[list[Any]]:
         """Return JSON values."""

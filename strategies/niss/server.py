@@ -23,13 +23,13 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.niss.algorithm import Words, average_uploads, sum_uploads
+from strategies.niss.attempt_noise import check_noise, plan_attempt
 from strategies.niss.exchanges import Line
 from strategies.niss.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.niss.messages import TAG_BYTES, UPLOAD, exchange_group, parse_upload
-from strategies.niss.noise_plan import circles_of, needed_of, plan_round, std_of_sum
 from strategies.niss.parameters import NissParameters, unplanned_parameters
 from strategies.niss.replies import OWN_METRICS, OpenRound, read_words
-from strategies.niss.roster import Group, Roster
+from strategies.niss.roster import Roster
 from strategies.niss.run_plan import plan_run
 from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy, number_nodes
 
@@ -143,7 +143,8 @@ class Niss(RoundStrategy):
             self._tag = self._stream("niss-run-tag").words(TAG_BYTES // 8).astype("<u8").tobytes()
         self._size = size
         # Refuses before anybody is asked what no grid is fine enough for.
-        plan_round(self._parameters, 1, size)
+        for warning in check_noise(self._parameters, size):
+            _log.warning("%s", warning)
 
     def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
         """Raise ParameterError if a run would exceed its uplink budget."""
@@ -180,12 +181,19 @@ class Niss(RoundStrategy):
         line = Line(grid, config, self._parameters, self._tag, self._timeout)
         self.roster = line.register(current, nodes, self.roster)
         ready = line.ask_ready(current, nodes, self.roster)
-        groups = self._group(ready)
+        groups = self.roster.split(ready, self._parameters)
         asked = {client for members in groups.values() for client in members}
         self._round = current = current.with_groups(
             {node: client for node, client in nodes.items() if client in asked},
             groups,
-            plan_round(self._parameters, server_round, layout.num_parameters),
+            plan_attempt(
+                *(self._parameters, server_round, layout.num_parameters, groups, self.roster),
+                {client: records for client, (_, records) in ready.items()},
+                *(
+                    self._plan.num_records,
+                    self._stream("niss-tracker", server_round, current.attempt),
+                ),
+            ),
         )
         self.tally = self.tally.charge(asked)
         nonces = {client: nonce for client, (nonce, _) in ready.items()}
@@ -205,12 +213,6 @@ class Niss(RoundStrategy):
         self.tally = self.tally.begin_round(sent).repeat_uploads(len(sent), upload_bits // 8)
         self._round = OpenRound(number=server_round, drawn=tuple(drawn), attempt=attempts)
 
-    def _group(self, ready: Iterable[int]) -> dict[Group, list[int]]:
-        """Return the ready clients by whom they mask towards, but for groups that are too small."""
-        groups = self.roster.split(ready, self._parameters)
-        least = {circle.index: circle.min_ready for circle in circles_of(self._parameters)}
-        return {key: members for key, members in groups.items() if len(members) >= least[key[0]]}
-
     def _stream(self, purpose: str, *labels: int) -> Stream:
         update = self._parameters.update
         return Randomness(update.randomness, update.seed).stream(purpose, *labels)
@@ -226,10 +228,9 @@ class Niss(RoundStrategy):
         current = self._round
         if current.arrays is None:
             raise RuntimeError("aggregate_train needs a round begun by configure_train")
-        exchange = exchange_group(UPLOAD, server_round, current.attempt)
-        got = collect_replies(exchange, current.cohort, replies, parse_upload)
-        size = current.layout.num_parameters
-        summed: list[int] = []
+        group = exchange_group(UPLOAD, server_round, current.attempt)
+        got = collect_replies(group, current.cohort, replies, parse_upload)
+        size, summed = current.layout.num_parameters, list[int]()
         total, count = sum_uploads(read_words(got, size, summed), size)
         current.add(got)
         current.num_valid = count
@@ -259,15 +260,13 @@ class Niss(RoundStrategy):
             gone = (server_round, current.num_dropped, most)
             _log.warning("round %d: %d ready clients vanished, max_dropouts %d", *gone)
             return None
-        grid = next(iter(current.plans.values())).grid
-        average = average_uploads(total, len(summed), grid)
+        assert current.noise is not None
+        weight = current.noise.weight_of(summed)
+        average = average_uploads(total, weight, current.noise.grid)
         if average is None:
             _log.warning("round %d: masks that should cancel did not", server_round)
         else:
-            sizes = self._plan.num_records
-            needed = {each: needed_of(self._parameters, sizes, each) for each in summed}
-            std = std_of_sum(current.groups, current.plans, needed)
-            current.residual_std = std / len(summed)
+            current.residual_std = current.noise.residual_std(summed) / weight
         return average
 
     def run_round(

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -19,22 +20,20 @@ from strategies.dp_fedpaq.algorithm import (
 from strategies.dp_fedpaq.client import describe_work, hash_model, read_model
 from strategies.dp_fedpaq.messages import (
     FAILED,
-    MessageError,
     error_reply,
     ineligible_reply,
     upload_reply,
 )
 from strategies.dp_fedpaq.received_model import ReceivedModel
-from strategies.mechanisms.fixed_point import FixedPoint, pack
-from strategies.mechanisms.key_agreement import KeyAgreementError, PublicCard
-from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.mechanisms.fixed_point import pack
+from strategies.mechanisms.key_agreement import PublicCard
 from strategies.mechanisms.rng import Randomness, Stream
-from strategies.mechanisms.sensitivity import SensitivityError
-from strategies.niss.algorithm import derive_edges, mask_update
+from strategies.niss.algorithm import Words, derive_edges, mask_update
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import (
-    NoisePlan,
+    accept_grid,
     accept_scale,
+    choose_grid,
     edge_share,
     own_noise_multiplier,
     plan_noise,
@@ -42,7 +41,12 @@ from strategies.niss.noise_plan import (
 from strategies.niss.parameters import NissParameters
 from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
+from strategies.niss.published_round import accept_shares
 
+# From an update and the client's stream to the upload.
+AddNoise = Callable[[Vector, Stream], Words]
+# From n_k to that, and z of the noise that it adds.
+Prepared = Callable[[int], tuple[AddNoise, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +61,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     try:
         model = read_model(request.arrays, parameters.update)
         ready = unpack_ready_set(request.ready_set)
-    except (MessageError, PeerError, KeyAgreementError, SensitivityError, ValueError) as error:
+    except ValueError as error:
         _log.warning("request refused: %s", error)
         return client.refuse("request refused by the client")
     asked = hash_model(
@@ -65,12 +69,13 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         [
             *(request.server_round, request.attempt, client.agreed, request.ready_set.hex()),
             *(request.step_exponent, request.pair_scale),
+            *(request.shares.hex(), str(request.weight)),
         ],
     )
     if client.is_secret and entry.reply and asked == entry.request:
         return upload_reply(client.message, entry.reply, None, False, UPLOAD_TYPE)
     pending = client.keys.pending()
-    if pending is None or pending[:2] != client.asked:
+    if pending is None or pending[:2] != client.asked or client.is_past():
         return client.refuse("not ready for this round, or already answered")
     again = client.is_repeat()
     if not again and entry.participations >= parameters.update.num_participations:
@@ -78,29 +83,18 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     try:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)
-        grid = FixedPoint(math.ldexp(1.0, request.step_exponent))
-        plan = _accept_noise(client, grid, model)
-        edges = derive_edges(
-            client.keys.exchange_key(),
-            card.identity,
-            pending[2],
-            peers,
-            run_tag=client.run_tag(),
-            server_round=request.server_round,
-            attempt=request.attempt,
-            kind=parameters.pair_noise,
-            edge_probability=edge_share(parameters, parameters.circle_of(client.number)),
-        )
-    except (PeerError, KeyAgreementError, ParameterError, SensitivityError, ValueError) as error:
+        prepare = _prepare_shares if parameters.mode == "paper" else _prepare_masks
+        prepared = prepare(client, card, pending[2], ready, peers, model)
+    except (ValueError, ArithmeticError) as error:
         _log.warning("request refused: %s", error)
         return client.refuse("ready set or noise refused by the client")
     client.keys.pin(peer.card for peer in peers)
     try:
         records = client.num_records()
+        add_noise, noise_multiplier = prepared(records)
     except Exception:
-        _log.exception("data could not be read")
+        _log.exception("data could not be read, or has no noise that meets the target")
         return error_reply(client.message, FAILED, "data could not be read")
-    needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
     entry = replace(
@@ -112,18 +106,9 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     )
     client.memory.write_entry(entry)
     update, loss, failed, stream = _train(client, model, records)
-    words = mask_update(
-        update,
-        edges,
-        kind=parameters.pair_noise,
-        grid=grid,
-        pair_scale=request.pair_scale,
-        own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
-        stream=stream,
-    )
-    upload = pack(words)
+    upload = pack(add_noise(update, stream))
     if client.is_secret:
-        releases = _describe_releases(parameters, max(needed, plan.noise_multiplier), records)
+        releases = _describe_releases(parameters, noise_multiplier, records)
         client.memory.write_entry(replace(entry, reply=upload, releases=releases))
         return upload_reply(client.message, upload, None, False, UPLOAD_TYPE)
     return upload_reply(client.message, upload, loss, failed, UPLOAD_TYPE)
@@ -145,13 +130,81 @@ def _accept_ready_set(
     return peers
 
 
-def _accept_noise(client: Participant, grid: FixedPoint, model: ReceivedModel) -> NoisePlan:
-    """Return the round's noise as the client itself computes it; the server's may not be less."""
+def _prepare_masks(
+    client: Participant,
+    card: PublicCard,
+    nonce: bytes,
+    ready: list[ReadyPeer],
+    peers: list[ReadyPeer],
+    model: ReceivedModel,
+) -> Prepared:
+    """Accept the round's noise, as the client itself computes it; the server's may not be less."""
     parameters, request = client.parameters, client.request
+    circle, grid = parameters.circle_of(client.number), request.grid
     size = model.layout.num_parameters
-    circle = parameters.circle_of(client.number)
+    accept_grid(grid, choose_grid(parameters, request.server_round))
     plan = plan_noise(parameters, circle, request.server_round, size, grid)
-    return accept_scale(plan, request.pair_scale)
+    plan = accept_scale(plan, request.pair_scale, max_ready=parameters.max_ready)
+    edges = derive_edges(
+        client.keys.exchange_key(),
+        card.identity,
+        nonce,
+        peers,
+        run_tag=client.run_tag(),
+        server_round=request.server_round,
+        attempt=request.attempt,
+        kind=parameters.pair_noise,
+        scale=(request.step_exponent, request.pair_scale, size),
+        edge_probability=edge_share(parameters, circle),
+    )
+
+    def for_records(records: int) -> tuple[AddNoise, float]:
+        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+        own_std = plan.own_std(needed) if parameters.update.adds_noise else 0.0
+
+        def mask(update: Vector, stream: Stream) -> Words:
+            return mask_update(
+                update,
+                edges,
+                kind=parameters.pair_noise,
+                grid=grid,
+                pair_scale=request.pair_scale,
+                own_std=own_std,
+                stream=stream,
+            )
+
+        return mask, max(needed, plan.noise_multiplier)
+
+    return for_records
+
+
+def _prepare_shares(
+    client: Participant,
+    card: PublicCard,
+    nonce: bytes,
+    ready: list[ReadyPeer],
+    peers: list[ReadyPeer],
+    model: ReceivedModel,
+) -> Prepared:
+    """Accept the neighbours that the tracker names (mode `paper`)."""
+    request = client.request
+    noise = accept_shares(
+        client.parameters,
+        ready,
+        peers,
+        number=client.number,
+        identity=card.identity,
+        exchange_private=client.keys.exchange_key(),
+        nonce=nonce,
+        run_tag=client.run_tag(),
+        server_round=request.server_round,
+        attempt=request.attempt,
+        grid=request.grid,
+        weight=request.weight,
+        own_multiple=request.pair_scale,
+        shares=request.shares,
+    )
+    return lambda _: (noise.add_to, 0.0)
 
 
 def _train(
@@ -164,6 +217,9 @@ def _train(
     enough = records >= parameters.min_records or parameters.sampling == "poisson"
     batches = draw_records(parameters, records, streams.records) if enough else []
     work = describe_work(parameters, request.server_round, model, batches, streams)
+    if client.parameters.mode == "paper":
+        # Nothing is proven there that would need more.
+        work = replace(work, float64=False)
     try:
         trained, loss = client.local_update(work) if enough else (model.arrays, None)
         update = subtract_models(trained, model.vector, model.layout)
