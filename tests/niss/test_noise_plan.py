@@ -189,7 +189,7 @@ def test_a_grid_that_another_chose_must_do() -> None:
     finer = plan_noise(parameters, circle, 1, SIZE, FixedPoint(chosen.step / 2))
     assert finer.own_std(0.0) < plan_noise(parameters, circle, 1, SIZE, chosen).own_std(0.0)
     with pytest.raises(ParameterError, match="max_ready"):
-        plan_noise(parameters, circle, 1, SIZE, FixedPoint(chosen.step * 2**26))
+        plan_noise(parameters, circle, 1, 10, FixedPoint(chosen.step * 2**26))
 
 
 def test_the_server_s_scale_may_be_one_more_and_no_less() -> None:
