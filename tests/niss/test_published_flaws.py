@@ -29,7 +29,7 @@ def test_with_tau_0_nothing_hides_a_client():
 
 
 def test_colluders_leave_the_factors_of_what_they_sent():
-    """Two honest clients of m, all sharing: Sigma = ([2, -2; -2, 2] + tau^2 (m - 1) I) / (m - 1)."""
+    """Two honest of m, all sharing: Sigma = ([2, -2; -2, 2] + tau^2 (m - 1) I) / (m - 1)."""
     m, tau = 8, 0.5
     sigma = (2 * np.array([[1.0, -1.0], [-1.0, 1.0]]) + tau**2 * (m - 1) * np.eye(2)) / (m - 1)
     expected = 1 / np.linalg.inv(sigma)[0, 0]
@@ -40,7 +40,7 @@ def test_colluders_leave_the_factors_of_what_they_sent():
 
 
 def test_a_client_that_nobody_sends_to_and_that_shares_with_colluders_only_is_bare():
-    """With one share each, some honest client's only neighbours collude, and it receives nothing."""
+    """With one share each, some client's only neighbour colludes, and it receives nothing."""
     assert effective_share(200, 1, 1.0, 150) == 0.0
 
 

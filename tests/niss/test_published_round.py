@@ -147,7 +147,7 @@ def test_the_published_dp_fedavg_has_noise_of_its_own_only():
 
 
 def test_dropouts_leave_what_the_plan_says():
-    """Of three clients with two shares each one is lost: tau^2 and twice 1 and 1 + tau^2 of four."""
+    """One of three clients with two shares each is lost: of four shares one end is left."""
     clients = make_clients(build_parameters(3, tau=0.0), 3)
     sigma = published_noise_std(clients.parameters, 0, 1)
     noises = [noise_of(clients, client, np.zeros(SIZE)) for client in range(3)]

@@ -4,6 +4,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fl_app.engines.flower_internals import deliver, identify_process
+from fl_app.errors import ConfigError
 from strategies.mechanisms.fixed_point import FixedPoint, wrap
 from strategies.niss import client as niss_client
 from strategies.niss.messages import READY, REGISTER, Request, build_request
@@ -16,7 +17,7 @@ SHORT = ("num_rounds=2", "num_clients=5", "strategy=niss_paper")
 def test_with_tau_0_a_run_is_fedavg_over_the_rounded_updates_bit_for_bit(run, monkeypatch):
     """Whatever the shares are: their number, and whether there are any."""
     offset = run(*SHORT, "strategy.tau=0")
-    fewer = run(*SHORT, "strategy.tau=0", "strategy.unit_noise_std=4")
+    fewer = run(*SHORT, "strategy.tau=0", "strategy.unit_noise_std=8")
     assert [row["residual_noise_std"] for row in offset.rows[1:]] == [0.0, 0.0]
 
     def only_round(noise, update, stream):
@@ -72,7 +73,7 @@ def test_weights_by_records_and_dropouts(run):
 
 def test_a_unit_with_too_few_neighbours_is_said_once(run, caplog):
     run(*SHORT, "strategy.unit_noise_std=0.001")
-    run(*SHORT, "strategy.unit_noise_std=4")
+    run(*SHORT, "strategy.unit_noise_std=8")
     said = [each for each in caplog.messages if "asks for more shares" in each]
     assert said == [
         "unit_noise_std: 0.001 asks for more shares than the 4 other clients of a round; "
@@ -90,7 +91,7 @@ def test_a_unit_with_too_few_neighbours_is_said_once(run, caplog):
     ],
 )
 def test_what_mode_paper_does_not_have_is_refused(run, words):
-    with pytest.raises(Exception, match="tau|unit_noise_std|pair_noise|target_epsilon"):
+    with pytest.raises(ConfigError, match=r"tau|unit_noise_std|pair_noise|target_epsilon"):
         run(*SHORT, *words)
 
 
