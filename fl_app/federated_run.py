@@ -119,7 +119,7 @@ class FederatedRun:
         if settings.randomness == "secret":
             folder = self._store.checkpoints
             asked = read_asked(folder)
-            if asked is not None and asked[0] == first_round:
+            if asked is not None and asked.server_round == first_round:
                 self._strategy.repeat_round(*asked)
             grid = AskedJournal(grid, folder, self._client_ids, self._write_privacy)
         try:
@@ -192,8 +192,11 @@ class FederatedRun:
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
             metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
-        if server_round == 0:
+        if server_round == 0 and self._checkpoint is None:
             self._write_row(_empty_row(self._strategy.own_metrics), metrics)
+            if settings.randomness == "secret":
+                # What clients are told of the run from the start, it could not draw again.
+                self._save(arrays)
         return metrics
 
     def _on_round(self, outcome: RoundResult, evaluation: MetricRecord | None) -> bool:
@@ -290,7 +293,7 @@ class FederatedRun:
         }
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
-        if totals["rounds"] == settings.rounds:
+        if totals["rounds"] == settings.rounds or not self._interrupted.is_set():
             forget_keys(self._store.checkpoints)
         return summary
 

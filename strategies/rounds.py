@@ -147,20 +147,26 @@ class RoundStrategy(Strategy):
 
     def __init__(self, on_round: OnRound | None = None) -> None:
         self.on_round = on_round
-        self._repeated: dict[int, list[int]] = {}
-        self._attempted: dict[int, int] = {}
+        self._repeated: dict[int, tuple[Mapping[int, int], int]] = {}
 
-    def repeat_round(self, server_round: int, clients: list[int], attempt: int = 1) -> None:
+    def repeat_round(self, server_round: int, uploads: Mapping[int, int], attempt: int = 1) -> None:
         """Ask these clients in a round, instead of drawing anew, before `start`.
 
-        `attempt` is the last one that may have been sent, of a method that repeats its rounds.
+        Parameters
+        ----------
+        server_round : int
+        uploads : mapping of int to int
+            How many different uploads of the round each client may have been asked for.
+        attempt : int
+            The last one that may have been sent, of a method that tries a round several times.
 
+        Notes
+        -----
         For a round that may have been sent before the server was killed. Where cohorts are drawn
         in secret, other clients would be asked in its place: what the first ones uploaded would be
         charged to nobody.
         """
-        self._repeated[server_round] = clients
-        self._attempted[server_round] = attempt
+        self._repeated[server_round] = uploads, attempt
 
     @abstractmethod
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:

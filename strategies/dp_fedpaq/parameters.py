@@ -278,5 +278,5 @@ def _from_json(text: str) -> DpFedPaqParameters:
         return DpFedPaqParameters(**values, training=training)
     except ParameterError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None

@@ -203,7 +203,7 @@ class DpFedPaq(RoundStrategy):
         drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
         size = self.upload_bits(layout.num_parameters)
         if server_round in self._repeated:
-            drawn = self._repeated.pop(server_round)
+            drawn = sorted(self._repeated.pop(server_round)[0])
             self.tally = self.tally.repeat_uploads(len(drawn), math.ceil(size / 8))
         if not self._budget.allows(8 * self.tally.uplink_bytes, len(drawn), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")

@@ -6,6 +6,7 @@ on a secret, and derive one key from it for each use with HKDF-SHA256 (RFC 5869)
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -160,11 +161,17 @@ def agree(exchange_private: bytes, peer_exchange: bytes) -> bytes:
     """
     _check_bytes("private exchange key", exchange_private, KEY_SIZE)
     _check_bytes("exchange key of the peer", peer_exchange, KEY_SIZE)
-    own = X25519PrivateKey.from_private_bytes(exchange_private)
+    own = _load_private(exchange_private)
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(peer_exchange))
     except ValueError:
         raise KeyAgreementError("exchange key of the peer: a point of low order") from None
+
+
+# A client agrees with all its peers in a row; loading takes as long as agreeing.
+@lru_cache(maxsize=1)
+def _load_private(exchange_private: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(exchange_private)
 
 
 def edge_key(

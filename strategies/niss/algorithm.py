@@ -51,6 +51,7 @@ def derive_edges(
     server_round: int,
     attempt: int,
     kind: str,
+    scale: tuple[int, int, int] = (0, 0, 0),
     edge_probability: float = 1.0,
 ) -> Edges:
     """Agree on a key with each peer, for this attempt and this ready set only.
@@ -66,12 +67,15 @@ def derive_edges(
     server_round, attempt : int
     kind : str
         What the keys are for.
+    scale : tuple of int
+        Exponent of the grid's step, multiple of the pair noise, and number of coordinates.
     edge_probability : float
         With which two clients share noise; 1: all pairs do.
 
     Formal guarantees: a key depends on both ends' fresh nonces, so no end ever uses one twice; only
-    the two ends can compute it; with a probability below 1 the two ends draw from the key whether
-    they share noise at all, and nobody else learns or chooses it.
+    the two ends can compute it; ends that were named different sets, or told to make noise of
+    different sizes, have different keys; with a probability below 1 the two ends draw from the key
+    whether they share noise at all, and nobody else learns or chooses it.
 
     Raises
     ------
@@ -81,7 +85,10 @@ def derive_edges(
     members = ((identity, nonce), *((peer.card.identity, peer.nonce) for peer in peers))
     # Who is shown another set draws other keys: else a server could learn from the sum of one set
     # which pairs share noise, and show the next one accordingly (`sparse_graph`).
-    bound = hashlib.sha256(run_tag + b"".join(sorted(a + b for a, b in members))).digest()
+    # And so does whoever was told another grid or scale: the same numbers, larger in a peer's
+    # upload than in the client's own, would be known too well from there.
+    sizes = b"".join(each.to_bytes(8, "big", signed=True) for each in scale)
+    bound = hashlib.sha256(run_tag + sizes + b"".join(sorted(a + b for a, b in members))).digest()
     added: list[bytes] = []
     subtracted: list[bytes] = []
     for peer in peers:
@@ -171,10 +178,11 @@ def average_uploads(total: Words, weight: float, grid: FixedPoint) -> Vector | N
     Returns
     -------
     ndarray of float64, shape (d,), or None
-        None if the sum looks like uniform words: then masks did not cancel. Honest sums stay below
-        a quarter of the range on average, as their updates and 12 standard deviations of their
-        noise fit into it; uniform words are above it but for a probability of .1 ^ (d / 10).
+        None if the sum looks like uniform words: then masks did not cancel. The updates of an
+        honest sum, and 12 standard deviations of its noise, fit the range: the root mean square of
+        16 numbers or more is below a quarter of it, that of uniform words is above but for a
+        probability of .1 ^ (d / 10). Of fewer numbers only the largest can be told apart.
     """
     decoded = grid.decode(unwrap(total))
-    bound = grid.step * RANGE * MOST_OF_RANGE * math.sqrt(decoded.size)
+    bound = grid.step * RANGE * max(1.0, MOST_OF_RANGE * math.sqrt(decoded.size))
     return None if l2_norm(decoded) > bound else decoded / weight

@@ -11,13 +11,10 @@ from strategies.dp_fedpaq.client import LocalUpdate, digest_terms
 from strategies.dp_fedpaq.messages import (
     FAILED,
     REFUSED,
-    MessageError,
     error_reply,
     ineligible_reply,
 )
-from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
-from strategies.mechanisms.sensitivity import SensitivityError
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply
 from strategies.niss.parameters import NissParameters
@@ -75,11 +72,12 @@ def train(
     """
     try:
         request = parse_request(message)
-    except (MessageError, ParameterError, SensitivityError, ValueError) as error:
+        accepted = accepts is None or accepts(request.parameters)
+    except (ValueError, ArithmeticError) as error:
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
     parameters = request.parameters
-    if accepts is not None and not accepts(parameters):
+    if not accepted:
         return error_reply(message, REFUSED, "parameters refused by the client")
     if parameters.mode == "paper" and max_epsilon is not None:
         return error_reply(message, REFUSED, "mode paper keeps to no epsilon")
@@ -104,15 +102,16 @@ def train(
     )
     if request.phase == REGISTER:
         return _register(client, entry)
-    if not client.keys.is_registered() or not client.keys.agree_on_tag(request.tag):
+    if entry.terms != agreed or not client.keys.has_agreed_on(request.tag):
         return client.refuse("not registered for this run")
     return _say_ready(client, entry) if request.phase == READY else answer_upload(client, entry)
 
 
 def _register(client: Participant, entry: LedgerEntry) -> Message:
+    # The terms first: whatever crashes, no run goes on without them.
+    client.memory.write_entry(replace(entry, terms=client.agreed))
     if not client.keys.agree_on_tag(client.request.tag):
         return client.refuse("the run's tag changed within a run")
-    client.memory.write_entry(replace(entry, terms=client.agreed))
     card = client.card()
     return card_reply(client.message, card, client.trust.digest(card.identity))
 

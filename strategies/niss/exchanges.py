@@ -64,14 +64,17 @@ class Line:
         Returns
         -------
         Roster
-            With whoever registered.
+            With whoever registered, under the server's own number where that matters.
         """
         missing = set(roster.missing(nodes.values()))
         new = {node: client for node, client in nodes.items() if client in missing}
         got = self._ask(REGISTER, current, new, parse_card)
         current.registration_bytes += got.control_bytes
         for client, reply in sorted(got.uploads):
-            roster = roster.add(client, *split_card(reply))
+            card, trust = split_card(reply)
+            # A client computes its noise by its own number, the server the epsilon by its own.
+            if card.number == client or not self.parameters.is_personal:
+                roster = roster.add(client, card, trust)
         return roster
 
     def ask_ready(

@@ -83,9 +83,9 @@ class KeyMemory:
             self._state.write_key(_TAG, tag)
         return known is None or known == tag
 
-    def is_registered(self) -> bool:
-        """Return whether the run's tag is known."""
-        return self._state.read_key(_TAG) is not None
+    def has_agreed_on(self, tag: bytes) -> bool:
+        """Return whether the client has registered, under this tag."""
+        return self._state.read_key(_TAG) == tag
 
     def cards(self) -> dict[int, PublicCard]:
         """Return the cards accepted so far in this run, by number."""
@@ -122,8 +122,11 @@ class KeyMemory:
         """Give up the pending nonce, before anything is computed from it, whatever crashes."""
         pending = self.pending()
         assert pending is not None
-        self._state.write_key(_USED, _pack(*pending[:2]))
+        # In this order: after a crash in between, the attempt begins anew with a fresh nonce, and
+        # is charged.
         self._state.delete_key(_PENDING)
+        # A seeded run that goes on computes its last round again: the latest attempt stays used.
+        self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
 
     def _own(self, name: str) -> bytes:
         key = self._state.read_key(name)

@@ -36,6 +36,7 @@ CARD_KEY, TRUST_KEY, NONCE_KEY, RECORDS_KEY = "card", "trust", "nonce", "num-exa
 UPLOAD_TYPE = "niss.upload.v1"
 TAG_BYTES = 16
 TRUST_BYTES = 32
+MOST_EXPONENT = 1000  # a double's own
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def parse_request(message: Message) -> Request:
     ready_set, exponent, scale = (config.get(key) for key in (READY_SET_KEY, STEP_KEY, SCALE_KEY))
     if not isinstance(arrays, ArrayRecord) or not isinstance(ready_set, bytes):
         raise MessageError("request without a model or a ready set")
-    if not _is_count(exponent, -1000) or not _is_count(scale, 0):
+    if type(exponent) is not int or abs(exponent) > MOST_EXPONENT or not _is_count(scale, 0):
         raise MessageError("request without a grid")
     shares, weight = config.get(SHARES_KEY, b""), config.get(WEIGHT_KEY, 1.0)
     if not isinstance(shares, bytes) or not isinstance(weight, float):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
@@ -69,6 +70,7 @@ class NoisePlan:
         return math.sqrt(own)
 
 
+@lru_cache(maxsize=16)
 def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     """Return the finest grid on which the sum of a round's uploads does not overflow.
 
@@ -99,6 +101,8 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     return max(grids, key=lambda grid: grid.step)
 
 
+# Of a round, all clients in one process ask for the same.
+@lru_cache(maxsize=16)
 def plan_noise(
     parameters: NissParameters,
     circle: Circle,
@@ -141,7 +145,22 @@ def plan_round(
     }
 
 
-def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
+def accept_grid(given: FixedPoint, own: FixedPoint) -> None:
+    """Refuse a server's grid that is not the client's own.
+
+    Both compute it from the same numbers, on machines that may round differently: one power of two
+    is let pass. On a much finer grid updates and noise would not fit their words.
+
+    Raises
+    ------
+    ParameterError
+        If the grids differ by more.
+    """
+    if abs(given.exponent - own.exponent) > 1:
+        raise ParameterError("step", given.step, f"{own.step!r}")
+
+
+def accept_scale(plan: NoisePlan, pair_scale: int, *, max_ready: int) -> NoisePlan:
     """Return a plan with the server's c in place of the client's own.
 
     Both compute it from the same numbers, on machines that may round differently.
@@ -149,13 +168,19 @@ def accept_scale(plan: NoisePlan, pair_scale: int) -> NoisePlan:
     Raises
     ------
     ParameterError
-        If it is less than the client's, or more than rounding can explain.
+        If it is less than the client's, more than rounding can explain, or so large that own noise
+        does not smooth it.
     """
-    if not plan.pair_scale <= pair_scale <= plan.pair_scale + 1:
+    if not plan.pair_scale <= pair_scale <= plan.pair_scale + (plan.pair_scale > 0):
         raise ParameterError("pair_scale", pair_scale, f"{plan.pair_scale} steps")
-    return replace(plan, pair_scale=pair_scale)
+    accepted = replace(plan, pair_scale=pair_scale)
+    if plan.noise is not None and pair_scale > plan.pair_scale:
+        larger = replace(plan.noise, pair_variance=accepted.pair_std**2)
+        check_smoothing(larger, plan.grid.step, max_ready=max_ready)
+    return accepted
 
 
+@lru_cache(maxsize=64)
 def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
     """Return the noise whose effective standard deviation is `std` against a circle's colluders."""
     return calibrate_offset_noise(
@@ -225,6 +250,7 @@ def std_of_sum(
     return math.sqrt(variance)
 
 
+@lru_cache(maxsize=4096)
 def own_noise_multiplier(
     parameters: NissParameters,
     client: int,

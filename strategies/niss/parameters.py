@@ -153,13 +153,8 @@ class NissParameters:
         self._check_choices()
 
     def _check_update(self) -> None:
-        wanted = {
-            "mode": "sound",
-            "mechanism": "update_noise",
-            "noise_at": "client",
-            "quantizer": "none",
-        }
-        for key, value in wanted.items():
+        wanted = (("mode", "sound"), ("mechanism", "update_noise"), ("noise_at", "client"))
+        for key, value in (*wanted, ("quantizer", "none")):
             if getattr(self.update, key) != value:
                 raise ParameterError(key, getattr(self.update, key), f"{value} with niss")
         if self.update.clipping_norm is None:
@@ -198,11 +193,8 @@ class NissParameters:
             )
         if paper and self.update.target_epsilon is None:
             raise ParameterError("target_epsilon", None, "a number > 0 with mode=paper")
-        if (
-            not paper
-            and self.update.adds_noise
-            and self.colluding_fraction * self.min_ready >= (self.min_ready - 1)
-        ):
+        colluding = self.colluding_fraction * self.min_ready
+        if not paper and self.update.adds_noise and colluding >= self.min_ready - 1:
             raise ParameterError(
                 "colluding_fraction",
                 self.colluding_fraction,
@@ -246,6 +238,11 @@ class NissParameters:
     def min_records(self) -> int:
         """Records that a client needs to take part."""
         return self.update.min_records
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether the noise of a client depends on its number."""
+        return bool(self.client_epsilons or self.coalitions)
 
     def circle_of(self, client: int) -> Circle:
         """Return those among whom a client's noise cancels."""
@@ -305,6 +302,8 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
     return NissParameters(update=update, **own)
 
 
+# Asked for each message of a run, always with the same arguments.
+@lru_cache(maxsize=16)
 def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
     """Return the expected parameters with what a run's plan adds, as it was given.
 
@@ -346,5 +345,5 @@ def _from_json(text: str) -> NissParameters:
         return NissParameters(**values)
     except ParameterError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None

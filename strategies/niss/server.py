@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -87,23 +88,16 @@ class Niss(RoundStrategy):
             num_sampled_clients, fraction_train, participation, max_participations, min_replies
         )
         if participation == "poisson":
-            raise ParameterError(
-                "participation",
-                participation,
-                "fixed, round_robin with niss (noise cancels "
-                "among as many clients as are planned for)",
-            )
+            allowed = "fixed, round_robin with niss (cohorts of the size that noise is planned for)"
+            raise ParameterError("participation", participation, allowed)
         check_integer("min_ready", min_ready, 2, optional=True)
         check_integer("max_dropouts", max_dropouts, 0, optional=True)
         check_integer("max_attempts", max_attempts, 1)
         self._parameters = unplanned_parameters(**parameters)
         uniform = self._parameters.pair_noise == "uniform"
         if max_dropouts and uniform:
-            raise ParameterError(
-                "max_dropouts",
-                max_dropouts,
-                "0 with pair_noise=uniform (one mask ruins a sum)",
-            )
+            allowed = "0 with pair_noise=uniform (one mask ruins a sum)"
+            raise ParameterError("max_dropouts", max_dropouts, allowed)
         self._min_ready = min_ready
         self._max_dropouts = 0 if uniform else max_dropouts
         self._max_attempts = max_attempts
@@ -112,7 +106,8 @@ class Niss(RoundStrategy):
         self.num_records = num_records
         self.tally = Tally()
         self.roster = Roster()
-        self._plan = Participation(colluding_fraction=self._parameters.colluding_fraction)
+        rho = self._parameters.colluding_fraction
+        self._plan = Participation(colluding_fraction=rho, num_records=num_records)
         self._population: list[int] | None = None
         self._tag = b""
         self._timeout = 3600.0
@@ -126,7 +121,7 @@ class Niss(RoundStrategy):
 
     def summary(self) -> None:
         """Log what the run does to an update, in one line."""
-        _log.info("NISS: %s", self._parameters.describe())
+        _log.info("NISS: %s", self.parameters.describe())
 
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:
         """Plan participations, ready clients and the noise that all clients allow for.
@@ -134,18 +129,16 @@ class Niss(RoundStrategy):
         Raises
         ------
         ParameterError
-            If the target cannot be met, or the run would exceed its uplink budget.
+            If the target cannot be met, the run would exceed its uplink budget, or clients have
+            targets or coalitions of their own and no numbers.
         """
+        if self.parameters.is_personal and self.client_ids is None:
+            raise ParameterError("client_ids", None, "{node id: number} with numbered clients")
         self._population = sorted(number_nodes(grid, self.client_ids))
         num_clients = len(self._population)
         size = ArrayLayout.of(model_arrays(arrays)).num_parameters
         self.check_budget(num_rounds, num_clients, size)
-        plan = replace(
-            self._plan,
-            num_rounds=num_rounds,
-            num_clients=num_clients,
-            num_records=self.num_records,
-        )
+        plan = replace(self._plan, num_rounds=num_rounds, num_clients=num_clients)
         self._parameters, self._plan = plan_run(
             self._parameters, self.cohorts, plan, self._min_ready
         )
@@ -178,14 +171,15 @@ class Niss(RoundStrategy):
             If the uploads might exceed the uplink budget; nobody has been asked for one then.
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
+        size = self.upload_bits(layout.num_parameters)
         if self._round.number != server_round:
-            self._begin_round(server_round, grid)
+            self._begin_round(server_round, grid, size)
         current = self._round = self._round.next_attempt(arrays, layout.flatten(model), layout)
         clients = number_nodes(grid, self.client_ids)
         # Whoever is not connected is lost, like one that does not answer.
         nodes = {clients[client]: client for client in current.drawn if client in clients}
-        size = self.upload_bits(layout.num_parameters)
-        if not self._budget.allows(8 * self.tally.uplink_bytes, len(nodes), size):
+        spent = self.tally.uplink_bytes + current.uplink_bytes
+        if not self._budget.allows(8 * spent, len(nodes), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         line = Line(grid, config, self._parameters, self._tag, self._timeout)
         self.roster = line.register(current, nodes, self.roster)
@@ -203,20 +197,20 @@ class Niss(RoundStrategy):
         )
         self.tally = self.tally.charge(asked)
         nonces = {client: nonce for client, (nonce, _) in ready.items()}
-        requests = line.build_upload_requests(current, arrays, self.roster, nonces)
-        current.sent.extend(requests)
-        return requests
+        current.sent += (sent := line.build_upload_requests(current, arrays, self.roster, nonces))
+        return sent
 
-    def _begin_round(self, server_round: int, grid: Grid) -> None:
+    def _begin_round(self, server_round: int, grid: Grid, upload_bits: int) -> None:
         population = self._population or sorted(number_nodes(grid, self.client_ids))
         drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
+        uploads: Mapping[int, int] = {}
         attempts = 0
         if server_round in self._repeated:
-            drawn = self._repeated.pop(server_round)
-            # Whoever may have uploaded then is charged: it draws afresh now.
-            attempts = self._attempted.pop(server_round)
-            self.tally = self.tally.charge(drawn)
-        self.tally = self.tally.begin_round([])
+            uploads, attempts = self._repeated.pop(server_round)
+            drawn = sorted(uploads)
+        # What may have been uploaded in a round before the server was killed stays charged.
+        sent = list(Counter(uploads).elements())
+        self.tally = self.tally.begin_round(sent).repeat_uploads(len(sent), upload_bits // 8)
         self._round = OpenRound(number=server_round, drawn=tuple(drawn), attempt=attempts)
 
     def _stream(self, purpose: str, *labels: int) -> Stream:
@@ -263,10 +257,8 @@ class Niss(RoundStrategy):
             return None
         most = self._max_dropouts
         if most is not None and current.num_dropped > most:
-            _log.warning(
-                "round %d: %d ready clients vanished, max_dropouts %d",
-                *(server_round, current.num_dropped, most),
-            )
+            gone = (server_round, current.num_dropped, most)
+            _log.warning("round %d: %d ready clients vanished, max_dropouts %d", *gone)
             return None
         assert current.noise is not None
         weight = current.noise.weight_of(summed)
@@ -290,16 +282,22 @@ class Niss(RoundStrategy):
         self._timeout = timeout
         aggregated = None
         for _ in range(self._max_attempts):
-            requests = self.configure_train(server_round, arrays, config, grid)
+            try:
+                requests = self.configure_train(server_round, arrays, config, grid)
+            except EndOfRun:
+                if self._round.attempt == 1:
+                    raise
+                break  # there have been uploads: the round counts, and is given up
             if requests:
                 replies = grid.send_and_receive(requests, timeout=timeout)
                 aggregated, _ = self.aggregate_train(server_round, replies)
             if aggregated is not None:
                 break
+        ended = self._round
         self.tally = self.tally.end_round(
-            complete=self._round.is_complete, uplink_bytes=self._round.uplink_bytes
+            complete=ended.is_complete, uplink_bytes=ended.uplink_bytes
         )
-        return self._round.describe(
+        return ended.describe(
             arrays if aggregated is None else aggregated,
             seconds=time.perf_counter() - begin,
             with_loss=self._parameters.update.randomness == "seeded",
@@ -314,7 +312,6 @@ class Niss(RoundStrategy):
             uploads=self.tally.uploads,
             fewest_uploads=self.tally.fewest_uploads or 0,
             complete=self.tally.complete,
-            num_records=self.num_records,
         )
 
     def export_state(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _bound_client(
     uploads = min(count, parameters.update.num_participations)
     fewest = run.fewest_uploads if adversary == "model_user" else 0
     # Of clients without a target of their own, all that matters is how many records they have.
-    known = client if dict(parameters.client_epsilons) or parameters.coalitions else -1
+    known = client if parameters.is_personal else -1
     return _bound(parameters, known, records, uploads, adversary, fewest)
 
 
@@ -102,8 +102,9 @@ def hidden_share(
     if adversary == "server":
         return max(1.0, noise.effective_variance_against(circle.min_ready))
     if adversary == "model_user" and circles_of(parameters) == [circle]:
-        # The honest uploads' own noises add up in the sum; colluders know theirs.
-        colluders = count_colluders(circle.colluding_fraction, fewest_uploads)
+        # The honest uploads' own noises add up in the sum; colluders know theirs, and whoever
+        # vanished may have been honest.
+        colluders = count_colluders(circle.colluding_fraction, parameters.max_ready)
         return max(1.0, (fewest_uploads - colluders) * noise.own_variance)
     return 1.0
 

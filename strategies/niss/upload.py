@@ -20,21 +20,20 @@ from strategies.dp_fedpaq.algorithm import (
 from strategies.dp_fedpaq.client import describe_work, hash_model, read_model
 from strategies.dp_fedpaq.messages import (
     FAILED,
-    MessageError,
     error_reply,
     ineligible_reply,
     upload_reply,
 )
 from strategies.dp_fedpaq.received_model import ReceivedModel
 from strategies.mechanisms.fixed_point import pack
-from strategies.mechanisms.key_agreement import KeyAgreementError, PublicCard
-from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.mechanisms.key_agreement import PublicCard
 from strategies.mechanisms.rng import Randomness, Stream
-from strategies.mechanisms.sensitivity import SensitivityError
 from strategies.niss.algorithm import Words, derive_edges, mask_update
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import (
+    accept_grid,
     accept_scale,
+    choose_grid,
     edge_share,
     own_noise_multiplier,
     plan_noise,
@@ -44,8 +43,10 @@ from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
 from strategies.niss.published_round import accept_shares
 
-# From an update, n_k and the client's stream: the upload, and z of the noise in it.
-AddNoise = Callable[[Vector, int, Stream], tuple[Words, float]]
+# From an update and the client's stream to the upload.
+AddNoise = Callable[[Vector, Stream], Words]
+# From n_k to that, and z of the noise that it adds.
+Prepared = Callable[[int], tuple[AddNoise, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +61,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     try:
         model = read_model(request.arrays, parameters.update)
         ready = unpack_ready_set(request.ready_set)
-    except (MessageError, PeerError, KeyAgreementError, SensitivityError, ValueError) as error:
+    except ValueError as error:
         _log.warning("request refused: %s", error)
         return client.refuse("request refused by the client")
     asked = hash_model(
@@ -74,7 +75,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     if client.is_secret and entry.reply and asked == entry.request:
         return upload_reply(client.message, entry.reply, None, False, UPLOAD_TYPE)
     pending = client.keys.pending()
-    if pending is None or pending[:2] != client.asked:
+    if pending is None or pending[:2] != client.asked or client.is_past():
         return client.refuse("not ready for this round, or already answered")
     again = client.is_repeat()
     if not again and entry.participations >= parameters.update.num_participations:
@@ -83,15 +84,16 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)
         prepare = _prepare_shares if parameters.mode == "paper" else _prepare_masks
-        noise = prepare(client, card, pending[2], ready, peers, model)
-    except (PeerError, KeyAgreementError, ParameterError, SensitivityError, ValueError) as error:
+        prepared = prepare(client, card, pending[2], ready, peers, model)
+    except (ValueError, ArithmeticError) as error:
         _log.warning("request refused: %s", error)
         return client.refuse("ready set or noise refused by the client")
     client.keys.pin(peer.card for peer in peers)
     try:
         records = client.num_records()
+        add_noise, noise_multiplier = prepared(records)
     except Exception:
-        _log.exception("data could not be read")
+        _log.exception("data could not be read, or has no noise that meets the target")
         return error_reply(client.message, FAILED, "data could not be read")
     # From here on neither the nonce nor the participation can be had again.
     client.keys.use_up()
@@ -104,8 +106,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     )
     client.memory.write_entry(entry)
     update, loss, failed, stream = _train(client, model, records)
-    words, noise_multiplier = noise(update, records, stream)
-    upload = pack(words)
+    upload = pack(add_noise(update, stream))
     if client.is_secret:
         releases = _describe_releases(parameters, noise_multiplier, records)
         client.memory.write_entry(replace(entry, reply=upload, releases=releases))
@@ -136,13 +137,14 @@ def _prepare_masks(
     ready: list[ReadyPeer],
     peers: list[ReadyPeer],
     model: ReceivedModel,
-) -> AddNoise:
+) -> Prepared:
     """Accept the round's noise, as the client itself computes it; the server's may not be less."""
     parameters, request = client.parameters, client.request
     circle, grid = parameters.circle_of(client.number), request.grid
     size = model.layout.num_parameters
+    accept_grid(grid, choose_grid(parameters, request.server_round))
     plan = plan_noise(parameters, circle, request.server_round, size, grid)
-    plan = accept_scale(plan, request.pair_scale)
+    plan = accept_scale(plan, request.pair_scale, max_ready=parameters.max_ready)
     edges = derive_edges(
         client.keys.exchange_key(),
         card.identity,
@@ -152,23 +154,28 @@ def _prepare_masks(
         server_round=request.server_round,
         attempt=request.attempt,
         kind=parameters.pair_noise,
+        scale=(request.step_exponent, request.pair_scale, size),
         edge_probability=edge_share(parameters, circle),
     )
 
-    def mask(update: Vector, records: int, stream: Stream) -> tuple[Words, float]:
+    def for_records(records: int) -> tuple[AddNoise, float]:
         needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
-        words = mask_update(
-            update,
-            edges,
-            kind=parameters.pair_noise,
-            grid=grid,
-            pair_scale=request.pair_scale,
-            own_std=plan.own_std(needed) if parameters.update.adds_noise else 0.0,
-            stream=stream,
-        )
-        return words, max(needed, plan.noise_multiplier)
+        own_std = plan.own_std(needed) if parameters.update.adds_noise else 0.0
 
-    return mask
+        def mask(update: Vector, stream: Stream) -> Words:
+            return mask_update(
+                update,
+                edges,
+                kind=parameters.pair_noise,
+                grid=grid,
+                pair_scale=request.pair_scale,
+                own_std=own_std,
+                stream=stream,
+            )
+
+        return mask, max(needed, plan.noise_multiplier)
+
+    return for_records
 
 
 def _prepare_shares(
@@ -178,7 +185,7 @@ def _prepare_shares(
     ready: list[ReadyPeer],
     peers: list[ReadyPeer],
     model: ReceivedModel,
-) -> AddNoise:
+) -> Prepared:
     """Accept the neighbours that the tracker names (mode `paper`)."""
     request = client.request
     noise = accept_shares(
@@ -197,7 +204,7 @@ def _prepare_shares(
         own_multiple=request.pair_scale,
         shares=request.shares,
     )
-    return lambda update, records, stream: (noise.add_to(update, stream), 0.0)
+    return lambda _: (noise.add_to, 0.0)
 
 
 def _train(
