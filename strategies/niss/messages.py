@@ -153,7 +153,7 @@ def parse_request(message: Message) -> Request:
         *(request.phase, request.server_round, request.attempt, request.parameters, tag),
         arrays=arrays,
         ready_set=ready_set,
-        step_exponent=exponent,  # type: ignore[arg-type]
+        step_exponent=exponent,
         pair_scale=scale,  # type: ignore[arg-type]
         shares=shares,
         weight=weight,
