@@ -251,6 +251,7 @@ def std_of_sum(
 
 
 @lru_cache(maxsize=4096)
+# Alg. 2, noise of the client: from its own budget and sensitivity.
 def own_noise_multiplier(
     parameters: NissParameters,
     client: int,

@@ -189,7 +189,10 @@ class Niss(RoundStrategy):
             plan_attempt(
                 *(self._parameters, server_round, layout.num_parameters, groups, self.roster),
                 {client: records for client, (_, records) in ready.items()},
-                *(self._plan.num_records, self._stream("niss-tracker", server_round, current.attempt)),
+                *(
+                    self._plan.num_records,
+                    self._stream("niss-tracker", server_round, current.attempt),
+                ),
             ),
         )
         self.tally = self.tally.charge(asked)
