@@ -34,19 +34,9 @@ from strategies.niss.parameters import Coalition, NissParameters
 from strategies.niss.server import Niss
 
 PAPER_MAP = {
-<<<<<<< HEAD
     "Alg. 1, noise of a client": "strategies.niss.published.published_noise_multiplier",
     "Alg. 1, weights": "strategies.niss.published.weigh",
     "Alg. 1, upload": "strategies.niss.published.noise_update",
-=======
-    "Alg. 2, noise of the client": "strategies.niss.noise_plan.own_noise_multiplier",
-    "Alg. 1, weights": "strategies.niss.published.weigh",
-    "Alg. 1, upload": "strategies.niss.published.noise_update",
-    "Alg. 2, sigma_k": "strategies.niss.published.published_noise_multiplier",
-    "Alg. 2, neighbours": "strategies.niss.published.draw_neighbours",
-    "Alg. 2, upload (paper)": "strategies.niss.published.offset_update",
-    "Theorem 2": "strategies.niss.published.residual_variance",
->>>>>>> w/paper
     "Alg. 2, number of shares": "strategies.niss.published.plan_shares",
     "Alg. 2, tracker": "strategies.niss.published.draw_neighbours",
     "Alg. 2, shares": "strategies.niss.published.sum_shares",
