@@ -155,7 +155,7 @@ def test_a_request_survives_the_wire(server: HostileServer, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_request_with_an_entry_of_another_kind_is_refused(
     server: HostileServer, phase: str, data: st.DataObject
@@ -176,7 +176,7 @@ def test_a_request_that_lacks_an_entry_is_refused(server: HostileServer, phase: 
         assert_no_trace(server, message)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_an_upload_request_with_an_entry_of_another_value_is_refused(
     server: HostileServer, data: st.DataObject
@@ -193,7 +193,7 @@ def test_an_upload_request_with_an_entry_of_another_value_is_refused(
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_parameters_that_are_damaged_are_refused(
     server: HostileServer, phase: str, data: st.DataObject
@@ -225,7 +225,7 @@ def test_parameters_that_are_damaged_are_refused(
             assert (device.entry, device.data_read) == before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(array=arrays, name=st.text(max_size=3))
 def test_a_model_that_is_none_is_refused(server: HostileServer, array: Array, name: str) -> None:
     message = request(server, UPLOAD)
@@ -238,7 +238,7 @@ def test_a_model_that_is_none_is_refused(server: HostileServer, array: Array, na
         assert_no_trace(server, message)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cut=st.binary(max_size=500))
 def test_a_ready_set_of_random_bytes_is_refused(server: HostileServer, cut: bytes) -> None:
     message = request(server, UPLOAD)
@@ -246,7 +246,7 @@ def test_a_ready_set_of_random_bytes_is_refused(server: HostileServer, cut: byte
     assert_no_trace(server, message)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_ready_set_with_a_byte_changed_is_refused_but_for_nonces(
     server: HostileServer, data: st.DataObject
@@ -319,7 +319,7 @@ def test_replies_survive_the_wire(server: HostileServer) -> None:
         parse_upload(upload_reply(asked, b"1234", None, False))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_damaged_reply_is_no_reply(server: HostileServer, data: st.DataObject) -> None:
     """Only MessageError, or a reply that can be split, leaves the parsers."""
