@@ -20,6 +20,7 @@ from strategies.mechanisms.sparse_graph import edge_probability
 from strategies.niss.parameters import SPARSE_FAILURE, Circle, NissParameters
 
 _ROOM = 1.1
+_MOST_OWN_STEPS = 2.0**40
 _SHARE_UNITS = 2**20
 
 
@@ -60,6 +61,11 @@ class NoisePlan:
         ----------
         noise_multiplier : float
             z that the client needs; one above the plan's is met by more noise of its own.
+
+        Raises
+        ------
+        ParameterError
+            If so much noise does not fit 64-bit numbers of steps, which are reduced to words.
         """
         if self.noise is None:
             return 0.0
@@ -67,7 +73,12 @@ class NoisePlan:
         if noise_multiplier > self.noise_multiplier:
             delta = self.sensitivity.value
             own += extra_own_variance(self.noise_multiplier * delta, noise_multiplier * delta)
-        return math.sqrt(own)
+        std = math.sqrt(own)
+        if std > _MOST_OWN_STEPS * self.grid.step:
+            raise ParameterError(
+                "noise_multiplier", noise_multiplier, f"own noise of 2^40 steps of {self.grid.step}"
+            )
+        return std
 
 
 @lru_cache(maxsize=16)
