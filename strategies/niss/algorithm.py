@@ -40,7 +40,7 @@ class Edges:
     subtracted: tuple[bytes, ...]
 
 
-# Alg. 2, offsetting: instead of sending shares, both ends derive them.
+# Alg. 2, offsetting (sound): instead of sending shares, both ends derive them.
 def derive_edges(
     exchange_private: bytes,
     identity: bytes,

@@ -169,7 +169,7 @@ def _assumptions(
     lines += [
         "floating point: a client's own noise is drawn and added in double precision, then "
         "rounded; attacks on the gaps between floating-point numbers are not covered; what "
-        "fixed-point pair noise changes is below 1e-12",
+        "fixed-point pair noise changes is less than the margin that the noise has",
         "the run: this counts one run; several runs on the same data add up",
         f"participations: a client uploads at most {update.num_participations} times in the run, "
         "counts them itself (an upload of a round that is repeated, too), uses no key twice, and "

@@ -200,7 +200,7 @@ def sum_received(
     return total
 
 
-# Alg. 2, upload: p_k w_k + sum n_i + sum s_i r_i.
+# Alg. 2, upload (paper): p_k w_k + sum n_i + sum s_i r_i.
 def offset_update(contribution: Vector, grid: FixedPoint, noise: Iterable[Steps]) -> Words:
     """Return an upload: the contribution on the grid, and shares, mod 2^32.
 
