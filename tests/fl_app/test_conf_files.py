@@ -132,7 +132,7 @@ def test_a_key_without_comment_is_found():
 
 
 def test_comments_name_the_allowed_words():
-    """Each word of a Literal stands in the comment of its key, or in the line below it."""
+    """Each word of a Literal stands in the comment of its key, or in the lines below it."""
     files = {
         StrategySettings: "strategy/dp_fedpaq.yaml",
         NissSettings: "strategy/niss.yaml",
@@ -145,7 +145,8 @@ def test_comments_name_the_allowed_words():
             if not words or key not in kind.__annotations__:
                 continue
             (number,) = (i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
-            comment = " ".join(line.partition("#")[2] for line in lines[number : number + 2])
+            more = itertools.takewhile(lambda line: line.startswith(" "), lines[number + 1 :])
+            comment = " ".join(line.partition("#")[2] for line in (lines[number], *more))
             assert [word for word in words if word not in comment] == [], key
 
 

@@ -78,14 +78,6 @@ def test_what_is_wrong_is_named(override, words):
         (["strategy.expected_dropouts=8"], "strategy.expected_dropouts: 8; allowed: 0 to 7"),
         (["strategy.max_dropouts=1", UNIFORM], "strategy.max_dropouts: 1; allowed: 0"),
         (
-            [
-                "strategy.mechanism=dp_sgd",
-                "strategy.max_grad_norm=1",
-                "strategy.clipping_norm=null",
-            ],
-            "strategy.mechanism: 'dp_sgd'; allowed: update_noise with niss",
-        ),
-        (
             ["strategy.graph=sparse", UNIFORM, "strategy.target_delta=1e-9"],
             "strategy.target_delta: 1e-09; allowed: more than 1e-09 for each of",
         ),
