@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import accuracy, mechanisms, published, sweeps
+from bench import (
+    accuracy,
+    mechanisms,
+    niss_accuracy,
+    niss_round,
+    published,
+    secure_aggregation,
+    sweeps,
+)
 from fl_app.engines.in_process import run_in_process
 from strategies.dp_fedpaq import PAPER_MAP
 from tests.conftest import REPOSITORY
@@ -41,7 +49,7 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 
-BENCHES = [accuracy, mechanisms, published, sweeps]
+BENCHES = [accuracy, mechanisms, niss_accuracy, niss_round, published, sweeps]
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda module: module.__name__)
@@ -51,6 +59,13 @@ def test_the_tables_are_what_the_committed_results_say(
     results = json.loads(bench.RESULTS.read_text())
     assert results.keys() >= {"format_version", "command", "seeds", "versions", "date"}
     bench.print_table(results)
+    assert capsys.readouterr().out in README
+
+
+def test_the_summary_of_secure_aggregation_is_what_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    secure_aggregation.print_summary(json.loads(secure_aggregation.RESULTS.read_text()))
     assert capsys.readouterr().out in README
 
 
