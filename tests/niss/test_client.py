@@ -511,6 +511,25 @@ def play_frail(device: Device, server: HostileServer) -> list[bytes]:
     return list(dict.fromkeys(uploads))
 
 
+def test_an_upload_is_charged_before_it_is_computed(wiretap: Wiretap) -> None:
+    server = make_server()
+    server.begin()
+    device = server.devices[0]
+    learn = device.learn
+
+    def die(*_: object) -> Any:
+        raise CrashError
+
+    device.learn = die  # type: ignore[method-assign]
+    with pytest.raises(CrashError):
+        server.ask_upload(0)
+    device.learn = learn  # type: ignore[method-assign]
+    assert device.entry.participations == 1
+    assert code_of(server.ask_upload(0)) == REFUSED
+    assert code_of(device.answer(server.request(READY, 1, 1))) == REFUSED
+    assert wiretap.uploads == []
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("kept", ["context", "folder"])
 def test_no_crash_makes_a_client_use_a_key_twice_or_forget_a_charge(
@@ -568,3 +587,13 @@ def test_the_client_is_told_by_its_node_who_it_is() -> None:
         local_update=server.devices[0].learn,
     )
     assert int.from_bytes(reply.content["config"]["card"][:8], "big") == 99
+
+
+def test_a_client_uploads_in_the_attempt_that_it_is_ready_for() -> None:
+    server = make_server()
+    server.begin(2, 2)
+    for asked in ((2, 1), (2, 3), (1, 2), (3, 2)):
+        reply = server.ask_upload(0, server_round=asked[0], attempt=asked[1])
+        assert code_of(reply) == REFUSED
+    assert server.devices[0].entry.participations == 0
+    assert not server.ask_upload(0, server_round=2, attempt=2).has_error()
