@@ -22,7 +22,12 @@ from strategies.niss.parameters import (
 from tests.niss.hostile_server import make_parameters
 
 PAPER = {"mode": "paper", "target_epsilon": 1.0, "noise_multiplier": None}
-ZERO_OUT = {"unit": "record", "neighboring_relation": "zero_out"}
+POISSON = {
+    "unit": "record",
+    "neighboring_relation": "add_or_remove_one",
+    "sampling": "poisson",
+    "sample_rate": 0.1,
+}
 UNIFORM = {"pair_noise": "uniform"}
 
 
@@ -77,7 +82,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         ("base_noise_multiplier", {"base_noise_multiplier": x})
         for x in (-1.0, math.nan, math.inf, 10**400, None, "1")
     ),
-    ("mechanism", {"mechanism": "dp_sgd", "max_grad_norm": 1.0, **ZERO_OUT}),
+    ("mechanism", {"mechanism": "dp_sgd", "max_grad_norm": 1.0, **POISSON}),
     ("noise_at", {"noise_at": "server"}),
     ("quantizer", {"quantizer": "qsgd"}),
     ("clipping_norm", {"clipping_norm": None}),
