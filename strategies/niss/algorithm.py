@@ -40,7 +40,7 @@ class Edges:
     subtracted: tuple[bytes, ...]
 
 
-# Alg. 2, offsetting: instead of sending shares, both ends derive them.
+# Alg. 2, offsetting (sound): instead of sending shares, both ends derive them.
 def derive_edges(
     exchange_private: bytes,
     identity: bytes,
@@ -106,7 +106,7 @@ def derive_edges(
     return Edges(tuple(added), tuple(subtracted))
 
 
-# Alg. 2, upload: the update, noise of one's own, and what cancels.
+# Alg. 2, masked upload: the update, noise of one's own, and what cancels.
 def mask_update(
     update: Vector,
     edges: Edges,

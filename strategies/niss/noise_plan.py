@@ -126,8 +126,8 @@ def plan_noise(
     Formal guarantees: whoever sees all uploads, and knows the pair noise of all but `num_honest` of
     a client's peers (itself among them) and all other updates, learns of the client's update what a
     Gaussian mechanism with z times the sensitivity shows, z = `noise_multiplier`
-    (`offset_noise`); rounding and the finite words change that by less than 1e-12 of epsilon and
-    delta (`check_smoothing`).
+    (`offset_noise`). What rounding and finite words change is less than the calibration's margin of
+    1e-9 in the variance gives back (`smoothing_error`, `list_gaussian_masses`).
 
     Raises
     ------
@@ -262,6 +262,7 @@ def std_of_sum(
 
 
 @lru_cache(maxsize=4096)
+# Alg. 2, noise of the client: from its own budget and sensitivity.
 def own_noise_multiplier(
     parameters: NissParameters,
     client: int,

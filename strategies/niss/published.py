@@ -28,7 +28,7 @@ _TAIL_STDS = 48.0
 _SPLIT_TOLERANCE = 1e-9  # a quotient this little above an integer is that integer
 
 
-# Alg. 1 and 2: sigma_k, from the client's own budget.
+# Alg. 1, noise of a client: sigma_k, from the client's own budget.
 def published_noise_multiplier(parameters: NissParameters, client: int) -> float:
     """Return sigma_k over the sensitivity, sqrt(2 ln(1.25 / delta')) / epsilon'.
 
@@ -56,7 +56,7 @@ def published_noise_std(
     return published_noise_multiplier(parameters, client) * sensitivity * weight
 
 
-# Alg. 1: p_k. The server divides a sum by the number of ready clients.
+# Alg. 1, weights: p_k. The server divides a sum by the number of ready clients.
 def weigh(num_records: Mapping[int, int], weighting: str) -> dict[int, float]:
     """Return what each ready client scales its update by: p_k times the number of ready clients.
 
@@ -73,7 +73,7 @@ def weigh(num_records: Mapping[int, int], weighting: str) -> dict[int, float]:
     return {client: len(num_records) * max(n, 1) / total for client, n in num_records.items()}
 
 
-# Alg. 2: v = sigma_k^2 / sigma^2.
+# Alg. 2, number of shares: v = sigma_k^2 / sigma^2.
 def plan_shares(noise_std: float, unit_noise_std: float | None, most: int) -> tuple[int, float]:
     """Split a client's noise into shares of equal variance.
 
@@ -128,7 +128,7 @@ def resolve_tau(parameters: NissParameters) -> float:
     return math.sqrt(square)
 
 
-# Alg. 2: the tracker returns v random neighbours.
+# Alg. 2, tracker: it returns v random neighbours.
 def draw_neighbours(shares: Mapping[int, int], stream: Stream) -> dict[int, tuple[int, ...]]:
     """Draw for each ready client those that it sends its shares to.
 
@@ -157,7 +157,7 @@ def share_multiple(share_std: float, step: float) -> int:
     return max(1, math.ceil(share_std / (GAUSSIAN_STD * step) * (1.0 - _SPLIT_TOLERANCE)))
 
 
-# Alg. 2: the client draws n_i and adds it; -n_i goes to neighbour i, which draws the same.
+# Alg. 2, shares: the client draws n_i and adds it; -n_i goes to neighbour i, which draws the same.
 def sum_shares(keys: Sequence[bytes], multiple: int, size: int) -> Steps:
     """Return the sum of the shares that a client sends, in steps of the grid.
 
@@ -173,7 +173,7 @@ def sum_shares(keys: Sequence[bytes], multiple: int, size: int) -> Steps:
     return np.asarray(sum_pair_noise(keys, (), size) * multiple)
 
 
-# Alg. 2: sum of s_i r_i over the received shares r_i = -n_i.
+# Alg. 2, factors: sum of s_i r_i over the received shares r_i = -n_i.
 def sum_received(
     received: Sequence[tuple[bytes, int]], size: int, *, tau: float, stream: Stream
 ) -> Steps:
@@ -200,7 +200,7 @@ def sum_received(
     return total
 
 
-# Alg. 2, upload: p_k w_k + sum n_i + sum s_i r_i.
+# Alg. 2, upload (paper): p_k w_k + sum n_i + sum s_i r_i.
 def offset_update(contribution: Vector, grid: FixedPoint, noise: Iterable[Steps]) -> Words:
     """Return an upload: the contribution on the grid, and shares, mod 2^32.
 
