@@ -463,8 +463,8 @@ class Frail:
         raise AssertionError
 
 
-def play_frail(device: Device, server: HostileServer) -> list[bytes]:
-    """Ask for all that may be had, again after each crash; return the different uploads.
+def play_frail(device: Device, server: HostileServer, tries: int) -> list[bytes]:
+    """Ask for all that may be had, so often after a crash; return the different uploads.
 
     After a crash the server changes its mind: other parameters, another model, another attempt.
     """
@@ -473,7 +473,7 @@ def play_frail(device: Device, server: HostileServer) -> list[bytes]:
     uploads: list[bytes] = []
 
     def ask(act: Callable[[], Message]) -> Message | None:
-        for _ in range(3):
+        for _ in range(tries):
             try:
                 return act()
             except CrashError:
@@ -531,9 +531,9 @@ def test_an_upload_is_charged_before_it_is_computed(wiretap: Wiretap) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("kept", ["context", "folder"])
+@pytest.mark.parametrize(("kept", "tries"), [("context", 3), ("context", 1), ("folder", 2)])
 def test_no_crash_makes_a_client_use_a_key_twice_or_forget_a_charge(
-    wiretap: Wiretap, tmp_path: Path, kept: str, after: bool
+    wiretap: Wiretap, tmp_path: Path, kept: str, tries: int, after: bool
 ) -> None:
     """Killed at each write of the protocol in turn, and asked for everything again."""
     at, survived = 0, False
@@ -549,7 +549,7 @@ def test_no_crash_makes_a_client_use_a_key_twice_or_forget_a_charge(
         device = Device(0, server.devices[0].update, state=frail)  # type: ignore[arg-type]
         server.devices[0] = device
         wiretap.uploads.clear()
-        uploads = play_frail(device, server)
+        uploads = play_frail(device, server, tries)
         survived = frail.writes < at
         mine = [each for each in wiretap.uploads if each.identity == server.cards[0].identity]
         # Each key once, whatever was computed with it; nothing left that was not computed.
@@ -562,9 +562,10 @@ def test_no_crash_makes_a_client_use_a_key_twice_or_forget_a_charge(
         agreed = {server.run_tag(): 3}
         agreed[server.run_tag(make_parameters(MEMBERS, num_participations=50))] = 50
         tags = {each.binding["run_tag"] for each in mine}
-        assert len(tags) == 1
-        assert len(mine) <= entry.participations <= agreed[tags.pop()]
-        assert len(uploads) >= 2
+        assert len(tags) <= 1
+        assert len(mine) <= entry.participations <= sum(agreed[tag] for tag in tags)
+        # Who is asked again after a crash, uploads again.
+        assert len(uploads) >= 2 or tries == 1
     assert at > 10
 
 
