@@ -1,5 +1,6 @@
 """A round while it goes on: who was asked, who masks with whom, and what came of it."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -128,7 +129,7 @@ class OpenRound:
         """Describe the round once it is over; `arrays` is the model after it."""
         sizes = [payload_bytes(request) for request in self.sent]
         own = (self.residual_std, self.num_dropped, self.attempt, self.registration_bytes)
-        loss = sum(self.losses) / len(self.losses) if self.losses else None
+        loss = math.fsum(self.losses) / len(self.losses) if self.losses else None
         return RoundResult(
             server_round=self.number,
             arrays=arrays,

@@ -40,6 +40,7 @@ def local_update(work: LocalWork) -> tuple[dict[str, np.ndarray], float]:
 def make_app(
     num_records: Callable[[int], int] = lambda _: 50,
     trust: Callable[[int], DeviceTrust] = lambda _: DeviceTrust(),
+    loss: Callable[[int], float] = lambda _: 1.0,
 ) -> ClientApp:
     app = ClientApp()
 
@@ -50,7 +51,7 @@ def make_app(
             message,
             context,
             num_records=num_records(number),
-            local_update=local_update,
+            local_update=lambda work: (local_update(work)[0], loss(number)),
             trust=trust(number),
         )
 

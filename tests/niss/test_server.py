@@ -188,11 +188,15 @@ def test_a_second_reply_does_not_count() -> None:
 
 
 def test_the_order_of_replies_does_not_matter() -> None:
+    app = make_app(loss=lambda number: 0.1 * 3.0**number)
+
     class Reversed(RecordingGrid):
         def after(self, phase: str, replies: list[Message]) -> list[Message]:
             return replies[::-1]
 
-    assert_same_model(start(Reversed(5), 2).model, start(RecordingGrid(5), 2).model)
+    reverse, straight = start(Reversed(7, app), 3), start(RecordingGrid(7, app), 3)
+    assert_same_model(reverse.model, straight.model)
+    assert [row.train_loss for row in reverse.rows] == [row.train_loss for row in straight.rows]
 
 
 def test_words_that_are_no_honest_sum_leave_the_model_and_are_tried_again() -> None:
