@@ -26,25 +26,25 @@ def gaussian_masses() -> list[int]:
         weights = [mpmath.exp(-mpmath.mpf(n * n) / (2 * 512 * 512)) for n in range(-20000, 20001)]
         total = mpmath.fsum(weights)
         masses = [
-            int(mpmath.nint(weights[n + 20000] * mpmath.mpf(2) ** 96 / total))
+            int(mpmath.nint(weights[n + 20000] * mpmath.mpf(2) ** 160 / total))
             for n in range(-8192, 8192)
         ]
-    masses[8192] += 2**96 - sum(masses)
+    masses[8192] += 2**160 - sum(masses)
     return masses
 
 
 @cache
 def alias_cells() -> list[tuple[int, int]]:
-    """(threshold, alias) of every cell, thresholds out of 2^82."""
+    """(threshold, alias) of every cell, thresholds out of 2^146."""
     left = dict(enumerate(gaussian_masses()))
     cells = [(0, cell) for cell in range(16384)]
-    poor = [cell for cell, mass in left.items() if mass < 2**82]
-    rich = [cell for cell, mass in left.items() if mass >= 2**82]
+    poor = [cell for cell, mass in left.items() if mass < 2**146]
+    rich = [cell for cell, mass in left.items() if mass >= 2**146]
     while poor:
         taker, giver = poor.pop(), rich.pop()
         cells[taker] = (left.pop(taker), giver)
-        left[giver] += cells[taker][0] - 2**82
-        (poor if left[giver] < 2**82 else rich).append(giver)
+        left[giver] += cells[taker][0] - 2**146
+        (poor if left[giver] < 2**146 else rich).append(giver)
     return cells
 
 
@@ -54,12 +54,12 @@ def gaussian_noise(key: bytes, size: int) -> list[int]:
     for word in read_words(key_stream(key, 0, 4 * size), 4):
         cell, high = divmod(word, 2**18)
         threshold, alias = cells[cell]
-        if high == threshold >> 64:
-            tie_words = read_words(key_stream(key, 1, 8 * (ties + 1)), 8)
-            own = tie_words[ties] < threshold % 2**64
+        if high == threshold >> 128:
+            upper, lower = read_words(key_stream(key, 1, 16 * (ties + 1)), 8)[2 * ties :]
+            own = upper * 2**64 + lower < threshold % 2**128
             ties += 1
         else:
-            own = high < threshold >> 64
+            own = high < threshold >> 128
         values.append((cell if own else alias) - 8192)
     return values
 

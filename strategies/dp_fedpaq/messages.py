@@ -112,9 +112,13 @@ def parse_request(message: Message) -> Request:
 def model_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a model's record; MessageError if one cannot be read."""
     try:
-        return {name: array.numpy() for name, array in record.items()}
-    except (TypeError, ValueError, EOFError) as error:
+        arrays = {name: array.numpy() for name, array in record.items()}
+    except Exception as error:
+        # The reader guesses what the bytes are, an archive among others, and fails in many ways.
         raise MessageError(f"array that cannot be read ({type(error).__name__})") from None
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise MessageError("array that is none")
+    return arrays
 
 
 def model_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:

@@ -6,19 +6,19 @@ not overlap: the words that are drawn, the words that settle ties, and the word 
 the pair has an edge.
 
 The Gaussian noise is the discrete Gaussian of parameter 512, P(n) proportional to
-exp(-n^2 / (2 512^2)) on the integers, as a table of whole multiples of 2^-96 and drawn exactly from
+exp(-n^2 / (2 512^2)) on the integers, as a table of whole multiples of 2^-160 and drawn exactly from
 that table by the alias method (Walker 1977; Vose 1991):
 
-1. Cell i = 0 .. 16383 stands for the value i - 8192. Its mass is P(i - 8192) 2^96 rounded to the
-   nearest integer (half to even); what is then missing to 2^96 goes to the centre, cell 8192.
-2. A cell's room is 2^82. Cells with less than that lie on one stack, the others on a second, both
+1. Cell i = 0 .. 16383 stands for the value i - 8192. Its mass is P(i - 8192) 2^160 rounded to the
+   nearest integer (half to even); what is then missing to 2^160 goes to the centre, cell 8192.
+2. A cell's room is 2^146. Cells with less than that lie on one stack, the others on a second, both
    pushed from cell 0 upwards. The topmost small cell keeps its mass as threshold and is filled up
-   from the topmost large cell, its alias; what has less than 2^82 left moves to the small stack.
+   from the topmost large cell, its alias; what has less than 2^146 left moves to the small stack.
    Cells left over are their own alias, with threshold 0.
 3. A draw takes the next 32-bit word: its upper 14 bits are the cell, the lower 18 are compared with
    the threshold's upper 18 bits. Below, the value is the cell's; above, its alias's. When they are
-   equal (probability 2^-18), the next 64-bit word of the second part decides against the
-   threshold's lower 64 bits.
+   equal (probability 2^-18), the next two 64-bit words of the second part, the upper one first,
+   decide against the threshold's lower 128 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ from strategies.mechanisms.rng import KeyStream
 
 KEY_SIZE = 32
 GAUSSIAN_STD = 512
-# Largest magnitude in the table; values beyond 5612 have less than 2^-97 each and got none of it.
+# Largest magnitude in the table; values beyond 7434 have less than 2^-161 each and got none of it.
 GAUSSIAN_BOUND = 8192
 
-_CELL_BITS, _HIGH_BITS, _LOW_BITS = 14, 18, 64
+_CELL_BITS, _HIGH_BITS, _LOW_BITS = 14, 18, 128
 _CELLS = 2**_CELL_BITS
 _ROOM = 2 ** (_HIGH_BITS + _LOW_BITS)
 _DRAWS, _TIES, _EDGE = range(3)  # parts of a key's stream
@@ -50,24 +50,24 @@ class _AliasTable:
     """What a draw looks up; `outcomes` has a cell's alias at 2i and its own value at 2i + 1."""
 
     limits: NDArray[np.uint32]  # smallest word of the cell that is not surely below the threshold
-    low: NDArray[np.uint64]
+    low: NDArray[np.uint64]  # the threshold's lower 128 bits, as two words
     outcomes: NDArray[np.int16]
 
 
 def list_gaussian_masses() -> list[int]:
-    """List the probabilities of -8192 .. 8191 times 2^96; they add up to 2^96.
+    """List the probabilities of -8192 .. 8191 times 2^160; they add up to 2^160.
 
     A draw has exactly this law. Its total variation distance to the discrete Gaussian is at most
-    2^-82: half of 2^14 roundings by 2^-97, the same once more at the centre, and the tails
+    2^-146: half of 2^14 roundings by 2^-161, the same once more at the centre, and the tails
     (e^-128).
 
     Returns
     -------
     list of int, 16384 numbers
     """
-    # `decimal` rounds each operation correctly, exp too: the same digits everywhere. In 60 digits
-    # the products of up to 8192 factors are right to more than 50, the table needs 29.
-    context = Context(prec=60, rounding=ROUND_HALF_EVEN)
+    # `decimal` rounds each operation correctly, exp too: the same digits everywhere. In 80 digits
+    # the products of up to 8192 factors are right to more than 70, the table needs 49.
+    context = Context(prec=80, rounding=ROUND_HALF_EVEN)
     variance = Decimal(GAUSSIAN_STD**2)
     square = context.exp(context.divide(Decimal(-1), variance))
     factor = context.exp(context.divide(Decimal("-0.5"), variance))  # w(k+1) / w(k), k = 0
@@ -101,7 +101,9 @@ def _alias_table() -> _AliasTable:
     high = np.array([threshold >> _LOW_BITS for threshold in thresholds], dtype=np.uint32)
     return _AliasTable(
         limits=(cells << np.uint32(_HIGH_BITS)) | high,
-        low=np.array([threshold % 2**_LOW_BITS for threshold in thresholds], dtype=np.uint64),
+        low=np.array(
+            [divmod(threshold % 2**_LOW_BITS, 2**64) for threshold in thresholds], dtype=np.uint64
+        ),
         outcomes=(np.stack([np.array(aliases), cells], axis=1).ravel() - GAUSSIAN_BOUND).astype(
             np.int16
         ),
@@ -123,7 +125,9 @@ class _GaussianStream:
         own = words < limits
         tied = np.flatnonzero(words == limits)
         if tied.size:
-            own[tied] = self._ties.words(tied.size) < self._table.low[cells[tied]]
+            upper, lower = self._ties.words(2 * tied.size).reshape(-1, 2).T
+            most, least = self._table.low[cells[tied]].T
+            own[tied] = (upper < most) | ((upper == most) & (lower < least))
         cells <<= 1
         cells += own
         return self._table.outcomes.take(cells, mode="clip")
@@ -179,7 +183,7 @@ def gaussian_pair_noise(key: bytes, size: int) -> NDArray[np.int16]:
     -------
     ndarray of int16, shape (size,)
         Independent numbers of -8192 .. 8191 with the law of `list_gaussian_masses`: over all
-        coordinates within size * 2^-82 of the discrete Gaussian in total variation, to whoever
+        coordinates within size * 2^-146 of the discrete Gaussian in total variation, to whoever
         cannot tell AES-256-CTR from random bits.
 
     Raises

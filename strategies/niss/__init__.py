@@ -24,8 +24,8 @@ Deviations
 * Weights are uniform: how many records a client has is private.
 * Noise is calibrated over all participations, retried rounds included.
 
-``mode: paper`` reproduces Algorithms 1 and 2, for comparison, and the report says why they are no
-guarantee.
+``mode: paper`` reproduces Algorithms 1 and 2 (`published`), for comparison, and the report says why
+they are no guarantee. Of the sound mode are `derive_edges` and `mask_update`.
 """
 
 from strategies.mechanisms.parameter_checks import ParameterError
@@ -34,19 +34,18 @@ from strategies.niss.parameters import Coalition, NissParameters
 from strategies.niss.server import Niss
 
 PAPER_MAP = {
-    "Alg. 2, noise of the client": "strategies.niss.noise_plan.own_noise_multiplier",
+    "Alg. 1, noise of a client": "strategies.niss.published.published_noise_multiplier",
     "Alg. 1, weights": "strategies.niss.published.weigh",
     "Alg. 1, upload": "strategies.niss.published.noise_update",
-    "Alg. 2, sigma_k": "strategies.niss.published.published_noise_multiplier",
-    "Alg. 2, neighbours": "strategies.niss.published.draw_neighbours",
-    "Alg. 2, upload (paper)": "strategies.niss.published.offset_update",
-    "Theorem 2": "strategies.niss.published.residual_variance",
     "Alg. 2, number of shares": "strategies.niss.published.plan_shares",
-    "Alg. 2, noise shares": "strategies.niss.published.sum_shares",
-    "Alg. 2, factors s": "strategies.niss.published.sum_received",
-    "Alg. 2, offsetting (sound)": "strategies.niss.algorithm.derive_edges",
-    "Alg. 2, upload (sound)": "strategies.niss.algorithm.mask_update",
+    "Alg. 2, tracker": "strategies.niss.published.draw_neighbours",
+    "Alg. 2, shares": "strategies.niss.published.sum_shares",
+    "Alg. 2, factors": "strategies.niss.published.sum_received",
+    "Alg. 2, upload": "strategies.niss.published.offset_update",
+    "Alg. 2, offsetting": "strategies.niss.algorithm.derive_edges",
+    "Alg. 2, masked upload": "strategies.niss.algorithm.mask_update",
     "Alg. 2, aggregation": "strategies.niss.algorithm.sum_uploads",
+    "Theorem 2": "strategies.niss.published.residual_variance",
     "Theorem 3": "strategies.niss.published.resolve_tau",
 }
 

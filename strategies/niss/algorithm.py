@@ -106,7 +106,7 @@ def derive_edges(
     return Edges(tuple(added), tuple(subtracted))
 
 
-# Alg. 2, upload (sound): the update, noise of one's own, and what cancels.
+# Alg. 2, masked upload: the update, noise of one's own, and what cancels.
 def mask_update(
     update: Vector,
     edges: Edges,

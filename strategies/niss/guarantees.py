@@ -12,6 +12,7 @@ from strategies.dp_fedpaq.guarantees import (
 from strategies.dp_fedpaq.spending import Participation, Spent
 from strategies.niss.noise_plan import calibrate, circles_of, plan_round
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
+from strategies.niss.published_flaws import list_flaws, published_epsilon
 from strategies.niss.spending import ADVERSARIES, spend
 
 NO_TRUST_LIST = (
@@ -26,8 +27,6 @@ def spent_epsilon(parameters: NissParameters, run: Participation) -> float | Non
     None if no noise is added, or if mode `paper` gives none.
     """
     if parameters.mode == "paper":
-        from strategies.niss.published_flaws import published_epsilon
-
         return published_epsilon(parameters, run)
     spent = spend(parameters, run, "server_and_colluders")
     return None if spent is None else spent.epsilon
@@ -95,8 +94,6 @@ def list_guarantees(
 
 
 def _published(parameters: NissParameters, run: Participation, adversary: str) -> Guarantee:
-    from strategies.niss.published_flaws import list_flaws
-
     return Guarantee(
         adversary=adversary,
         colluding_fraction=0.0 if adversary == "server" else parameters.colluding_fraction,
@@ -172,7 +169,7 @@ def _assumptions(
     lines += [
         "floating point: a client's own noise is drawn and added in double precision, then "
         "rounded; attacks on the gaps between floating-point numbers are not covered; what "
-        "fixed-point pair noise changes is below 1e-12",
+        "fixed-point pair noise changes is less than the margin that the noise has",
         "the run: this counts one run; several runs on the same data add up",
         f"participations: a client uploads at most {update.num_participations} times in the run, "
         "counts them itself (an upload of a round that is repeated, too), uses no key twice, and "

@@ -78,7 +78,7 @@ class Request:
     @property
     def grid(self) -> FixedPoint:
         """The grid of the upload."""
-        return FixedPoint(math.ldexp(1.0, min(self.step_exponent, 1000)))
+        return FixedPoint(math.ldexp(1.0, self.step_exponent))
 
 
 def exchange_group(phase: str, server_round: int, attempt: int) -> str:

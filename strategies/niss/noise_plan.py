@@ -20,6 +20,7 @@ from strategies.mechanisms.sparse_graph import edge_probability
 from strategies.niss.parameters import SPARSE_FAILURE, Circle, NissParameters
 
 _ROOM = 1.1
+_MOST_OWN_STEPS = 2.0**40
 _SHARE_UNITS = 2**20
 
 
@@ -60,6 +61,11 @@ class NoisePlan:
         ----------
         noise_multiplier : float
             z that the client needs; one above the plan's is met by more noise of its own.
+
+        Raises
+        ------
+        ParameterError
+            If so much noise does not fit 64-bit numbers of steps, which are reduced to words.
         """
         if self.noise is None:
             return 0.0
@@ -67,7 +73,12 @@ class NoisePlan:
         if noise_multiplier > self.noise_multiplier:
             delta = self.sensitivity.value
             own += extra_own_variance(self.noise_multiplier * delta, noise_multiplier * delta)
-        return math.sqrt(own)
+        std = math.sqrt(own)
+        if std > _MOST_OWN_STEPS * self.grid.step:
+            raise ParameterError(
+                "noise_multiplier", noise_multiplier, f"own noise of 2^40 steps of {self.grid.step}"
+            )
+        return std
 
 
 @lru_cache(maxsize=16)
@@ -115,8 +126,8 @@ def plan_noise(
     Formal guarantees: whoever sees all uploads, and knows the pair noise of all but `num_honest` of
     a client's peers (itself among them) and all other updates, learns of the client's update what a
     Gaussian mechanism with z times the sensitivity shows, z = `noise_multiplier`
-    (`offset_noise`); rounding and the finite words change that by less than 1e-12 of epsilon and
-    delta (`check_smoothing`).
+    (`offset_noise`). What rounding and finite words change is less than the calibration's margin of
+    1e-9 in the variance gives back (`smoothing_error`, `list_gaussian_masses`).
 
     Raises
     ------

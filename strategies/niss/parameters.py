@@ -274,7 +274,7 @@ class NissParameters:
         Raises
         ------
         ParameterError
-            If a key is unknown or missing, or a value is not allowed.
+            If a key is unknown, one without a default is missing, or a value is not allowed.
         """
         return _from_json(text)
 

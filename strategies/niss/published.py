@@ -28,7 +28,7 @@ _TAIL_STDS = 48.0
 _SPLIT_TOLERANCE = 1e-9  # a quotient this little above an integer is that integer
 
 
-# Alg. 1 and Alg. 2, sigma_k: from the client's own budget.
+# Alg. 1, noise of a client: sigma_k, from the client's own budget.
 def published_noise_multiplier(parameters: NissParameters, client: int) -> float:
     """Return sigma_k over the sensitivity, sqrt(2 ln(1.25 / delta')) / epsilon'.
 
@@ -128,7 +128,7 @@ def resolve_tau(parameters: NissParameters) -> float:
     return math.sqrt(square)
 
 
-# Alg. 2, neighbours: the tracker returns v random ones.
+# Alg. 2, tracker: it returns v random neighbours.
 def draw_neighbours(shares: Mapping[int, int], stream: Stream) -> dict[int, tuple[int, ...]]:
     """Draw for each ready client those that it sends its shares to.
 
@@ -157,7 +157,7 @@ def share_multiple(share_std: float, step: float) -> int:
     return max(1, math.ceil(share_std / (GAUSSIAN_STD * step) * (1.0 - _SPLIT_TOLERANCE)))
 
 
-# Alg. 2, noise shares: a client draws n_i and adds it; neighbour i draws the same for -n_i.
+# Alg. 2, shares: the client draws n_i and adds it; -n_i goes to neighbour i, which draws the same.
 def sum_shares(keys: Sequence[bytes], multiple: int, size: int) -> Steps:
     """Return the sum of the shares that a client sends, in steps of the grid.
 
@@ -173,7 +173,7 @@ def sum_shares(keys: Sequence[bytes], multiple: int, size: int) -> Steps:
     return np.asarray(sum_pair_noise(keys, (), size) * multiple)
 
 
-# Alg. 2, factors s: the sum of s_i r_i over the received shares r_i = -n_i.
+# Alg. 2, factors: sum of s_i r_i over the received shares r_i = -n_i.
 def sum_received(
     received: Sequence[tuple[bytes, int]], size: int, *, tau: float, stream: Stream
 ) -> Steps:

@@ -96,18 +96,15 @@ class Niss(RoundStrategy):
         self._parameters = unplanned_parameters(**parameters)
         uniform = self._parameters.pair_noise == "uniform"
         if max_dropouts and uniform:
-            allowed = "0 with pair_noise=uniform (one mask ruins a sum)"
-            raise ParameterError("max_dropouts", max_dropouts, allowed)
+            raise ParameterError("max_dropouts", max_dropouts, "0 with pair_noise=uniform")
         self._min_ready = min_ready
         self._max_dropouts = 0 if uniform else max_dropouts
         self._max_attempts = max_attempts
         self._budget = UplinkBudget(uplink_budget_bits)
         self.client_ids = client_ids
-        self.num_records = num_records
         self.tally = Tally()
         self.roster = Roster()
-        rho = self._parameters.colluding_fraction
-        self._plan = Participation(colluding_fraction=rho, num_records=num_records)
+        self._plan = Participation(num_records=num_records)
         self._population: list[int] | None = None
         self._tag = b""
         self._timeout = 3600.0
@@ -192,7 +189,10 @@ class Niss(RoundStrategy):
             plan_attempt(
                 *(self._parameters, server_round, layout.num_parameters, groups, self.roster),
                 {client: records for client, (_, records) in ready.items()},
-                *(self.num_records, self._stream("niss-tracker", server_round, current.attempt)),
+                *(
+                    self._plan.num_records,
+                    self._stream("niss-tracker", server_round, current.attempt),
+                ),
             ),
         )
         self.tally = self.tally.charge(asked)
@@ -327,6 +327,8 @@ class Niss(RoundStrategy):
         self.tally = Tally.restore(state["tally"])
         self.roster = Roster.restore(state["roster"])
         self._tag = bytes.fromhex(state["run_tag"])
+        if len(self._tag) not in (0, TAG_BYTES):
+            raise ValueError("tag of a run: another length")
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far by the most exposed client; None without a guarantee."""

@@ -137,6 +137,7 @@ def test_the_paper_s_steps_are_mapped_to_functions_and_marked_there(method):
     assert paper_map
     for tag, target in paper_map.items():
         module, _, name = target.rpartition(".")
+        assert module.startswith(f"strategies.{method}."), target
         assert callable(getattr(importlib.import_module(module), name)), target
         source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
         assert names_tag(list_comments(source), tag), f"no comment in {module} says {tag!r}"

@@ -54,7 +54,7 @@ def test_golden_table(row):
     assert prints_as(noise.sum_variance(ready, 0), total_0)
     assert prints_as(noise.sum_variance(ready, dropped), total_m)
     for each in (calm, noise):
-        assert each.effective_variance == pytest.approx(1.0, rel=1e-11)
+        assert each.effective_variance == pytest.approx(1.0, rel=1e-8)
 
 
 def test_the_large_cohort_limit_of_w_does_not_give_the_table():
@@ -94,7 +94,8 @@ def test_the_target_is_met_and_not_by_much(target, ready, rho, dropouts, kind):
         "sparse": Fraction(9, 10) * honest * own,
     }[kind]
     goal = Fraction(target) ** 2
-    assert goal <= exact <= goal * (1 + Fraction(1, 10**11))
+    # The margin, which the costs of grid and table are set against, is always there.
+    assert goal * (1 + Fraction(9, 10**10)) <= exact <= goal * (1 + Fraction(11, 10**10))
     assert noise.effective_variance >= target**2
     assert noise.effective_variance == pytest.approx(float(exact), rel=1e-14)
     if kind == "gaussian":
@@ -228,7 +229,7 @@ def test_more_own_noise_hides_its_owner_by_exactly_that():
     extra = extra_own_variance(0.7, 1.9)
     others = [base.own_variance] * (base.num_honest - 1)
     hidden = star_variance(base.own_variance + extra, base.pair_variance, others)
-    assert hidden == pytest.approx(1.9**2, rel=1e-11)
+    assert hidden == pytest.approx(1.9**2, rel=1e-8)
     assert hidden >= 1.9**2
     # Among others who have more noise still, it is hidden better.
     assert star_variance(base.own_variance, base.pair_variance, [9.0, *others[1:]]) > 0.7**2

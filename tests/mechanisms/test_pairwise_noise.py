@@ -72,7 +72,7 @@ def test_a_tie_is_settled_by_the_second_part(number: int, place: int, value: int
     key = number.to_bytes(32, "big")
     cells = reference.alias_cells()
     words = reference.read_words(reference.key_stream(key, 0, 256), 4)
-    assert words[place] % 2**18 == cells[words[place] >> 18][0] >> 64
+    assert words[place] % 2**18 == cells[words[place] >> 18][0] >> 128
     assert gaussian_pair_noise(key, 64)[place] == value
     assert gaussian_pair_noise(key, 64).tolist() == reference.gaussian_noise(key, 64)
 
@@ -85,8 +85,9 @@ def test_ties_are_settled_in_their_order_and_exactly(
     cells = reference.alias_cells()
     chosen = [cell * 4099 % 16384 for cell in range(3 * BLOCK // 2)]
     chosen = [cell for cell in chosen if 0 < cells[cell][0] % 2**64 < 2**64 - 1]
-    first = [(cell << 18) + (cells[cell][0] >> 64) for cell in chosen]
-    second = [cells[cell][0] % 2**64 + shift for cell in chosen]
+    first = [(cell << 18) + (cells[cell][0] >> 128) for cell in chosen]
+    lower = [cells[cell][0] % 2**128 + shift for cell in chosen]
+    second = [half for each in lower for half in divmod(each, 2**64)]
 
     class Scripted:
         def __init__(self, key: bytes, part: int) -> None:
@@ -111,38 +112,39 @@ def test_ties_are_settled_in_their_order_and_exactly(
 def test_a_draw_has_exactly_the_law_of_the_table() -> None:
     table, masses = pairwise_noise._alias_table(), [0] * 16384
     for cell in range(16384):
-        own = ((int(table.limits[cell]) - (cell << 18)) << 64) + int(table.low[cell])
-        assert 0 <= own < 2**82
+        upper, lower = (int(half) for half in table.low[cell])
+        own = ((int(table.limits[cell]) - (cell << 18)) << 128) + (upper << 64) + lower
+        assert 0 <= own < 2**146
         masses[int(table.outcomes[2 * cell + 1]) + 8192] += own
-        masses[int(table.outcomes[2 * cell]) + 8192] += 2**82 - own
+        masses[int(table.outcomes[2 * cell]) + 8192] += 2**146 - own
     assert masses == list_gaussian_masses() == reference.gaussian_masses()
-    assert sum(masses) == 2**96
+    assert sum(masses) == 2**160
 
 
 def distance_to_discrete_gaussian(masses: list[int], std: int) -> Fraction:
-    """Total variation in whole multiples of 10^-50, with what lies beyond the table counted."""
-    with mpmath.workdps(60):
+    """Total variation in whole multiples of 10^-70, with what lies beyond the table counted."""
+    with mpmath.workdps(90):
         weights = [mpmath.exp(-mpmath.mpf(n * n) / (2 * std**2)) for n in range(-20000, 20001)]
-        scale = mpmath.mpf(10) ** 50 / mpmath.fsum(weights)
+        scale = mpmath.mpf(10) ** 70 / mpmath.fsum(weights)
         wanted = [int(mpmath.nint(weight * scale)) for weight in weights]
-    table = [0] * (20000 - 8192) + [mass * 10**50 // 2**96 for mass in masses]
+    table = [0] * (20000 - 8192) + [mass * 10**70 // 2**160 for mass in masses]
     table += [0] * (len(wanted) - len(table))
-    return Fraction(sum(abs(a - b) for a, b in zip(wanted, table, strict=True)), 2 * 10**50)
+    return Fraction(sum(abs(a - b) for a, b in zip(wanted, table, strict=True)), 2 * 10**70)
 
 
 def test_the_table_is_within_the_stated_distance_of_the_discrete_gaussian() -> None:
     masses = list_gaussian_masses()
     assert all(mass >= 0 for mass in masses)
     assert GAUSSIAN_STD == 512
-    assert distance_to_discrete_gaussian(masses, 512) <= Fraction(1, 2**82)
-    assert distance_to_discrete_gaussian(masses, 513) > Fraction(1, 2**82)
-    variance = Fraction(sum(mass * (cell - 8192) ** 2 for cell, mass in enumerate(masses)), 2**96)
+    assert distance_to_discrete_gaussian(masses, 512) <= Fraction(1, 2**146)
+    assert distance_to_discrete_gaussian(masses, 513) > Fraction(1, 2**146)
+    variance = Fraction(sum(mass * (cell - 8192) ** 2 for cell, mass in enumerate(masses)), 2**160)
     assert abs(variance - 512**2) < Fraction(1, 2**50)
 
 
 def has_gaussian_frequencies(values: np.ndarray) -> bool:
     """Chi-square test of 64 about equally likely bins at level ALPHA."""
-    cumulative = np.cumsum([mass / 2**96 for mass in reference.gaussian_masses()])
+    cumulative = np.cumsum([mass / 2**160 for mass in reference.gaussian_masses()])
     edges = np.searchsorted(cumulative, np.arange(1, 64) / 64)
     expected = values.size * np.diff(np.concatenate([[0.0], cumulative[edges], [1.0]]))
     bins = np.searchsorted(edges - 8192, values, side="left")

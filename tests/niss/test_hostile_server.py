@@ -7,6 +7,7 @@ the colluders' keys, from the uploads as clients computed them. The chi-square b
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,12 @@ from strategies.mechanisms.linear_attack import AttackResult
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss.key_memory import DeviceTrust
 from strategies.niss.messages import REGISTER
-from strategies.niss.noise_plan import plan_noise
+from strategies.niss.noise_plan import (
+    accept_scale,
+    calibrate,
+    own_noise_multiplier,
+    plan_noise,
+)
 from strategies.niss.parameters import Coalition, NissParameters
 from strategies.niss.peers import ReadyPeer
 from tests.niss.hostile_server import (
@@ -299,8 +305,8 @@ def test_a_client_that_is_shown_itself_or_anybody_twice_refuses() -> None:
     server.begin()
     own = ReadyPeer(server.cards[0], server.nonces[0])
     named = server.ready_set(0)
+    twice = make_sybil(50)
     same_number = make_sybil(named[0].card.number).peer(server.run_tag())
-    reflected = _sign(make_sybil(99), 99, server.run_tag(), server.cards[0].exchange)
     for changed in (
         [own, *named[1:]],
         [own, *named],
@@ -308,12 +314,27 @@ def test_a_client_that_is_shown_itself_or_anybody_twice_refuses() -> None:
         [*named, named[0]],
         [*named, replace(named[0], nonce=os.urandom(16))],
         [*named[:-1], same_number],
-        # Under another number, its own identity is still its own.
+        # Two cards of one identity, both of them signed.
+        [*named[:-2], *(replace(twice, number=n).peer(server.run_tag()) for n in (50, 51))],
+        # The client's own number; its own identity under another one.
+        [*named[:-1], make_sybil(0).peer(server.run_tag())],
         [replace(own, card=replace(server.cards[0], number=99)), *named[1:]],
     ):
         assert is_refused(server.ask_upload(0, changed))
-    assert reflected.exchange == server.cards[0].exchange
     assert_uncharged(server.devices[0])
+
+
+def test_a_client_whose_own_exchange_key_is_reflected_hides_no_less(wiretap: Wiretap) -> None:
+    """Under an identity that the server made up; what the two share, nobody else can compute."""
+    server = make_server()
+    server.begin()
+    sybil = make_sybil(1)
+    card = _sign(sybil, 1, server.run_tag(), server.cards[0].exchange)
+    named = [ReadyPeer(card, sybil.nonce), *server.ready_set(0, range(2, MEMBERS))]
+    assert not server.ask_upload(0, named).has_error()
+    for number in range(2, MEMBERS):
+        server.ask_upload(number)
+    assert_hidden(judge(wiretap, server))
 
 
 def test_a_ready_set_of_another_size_is_refused() -> None:
@@ -488,6 +509,46 @@ def test_another_grid_or_scale_is_refused_or_hides_no_less(wiretap: Wiretap) -> 
 
 
 @pytest.mark.parametrize("pair_noise", ["gaussian", "uniform"])
+@pytest.mark.parametrize("off", [-60, -20, -3, -2, 2, 3, 8, 20, 60])
+def test_a_grid_far_from_the_clients_own_is_refused(
+    wiretap: Wiretap, pair_noise: str, off: int
+) -> None:
+    """With the scale that goes with it. On a finer one, whether an update fits depends on it."""
+    server = make_server(pair_noise=pair_noise)
+    server.begin()
+    exponent = server.scale()["step_exponent"] + off
+    chosen = server.parameters
+    calibrated = calibrate(chosen, chosen.circle_of(0), 1.0)
+    scales = {0, 1, calibrated.pair_multiple(2.0**exponent)}
+    with suppress(ParameterError):
+        plan = plan_noise(chosen, chosen.circle_of(0), 1, SIZE, FixedPoint(2.0**exponent))
+        scales.add(plan.pair_scale)
+    for scale in scales:
+        assert is_refused(server.ask_upload(0, step_exponent=exponent, pair_scale=scale))
+    assert_uncharged(server.devices[0])
+    assert wiretap.uploads == []
+
+
+def test_a_scale_that_own_noise_does_not_smooth_is_refused() -> None:
+    """One more than the client's own is let pass where own noise smooths it."""
+    few, many = make_parameters(10), make_parameters(2000)
+    for parameters, smooth in ((few, True), (many, False)):
+        circle = parameters.circle_of(0)
+        coarse = []
+        for exponent in range(-30, 0):
+            with suppress(ParameterError):
+                plan = plan_noise(parameters, circle, 1, 100, FixedPoint(2.0**exponent))
+                coarse += [plan] if plan.pair_scale == 1 else []
+        most = parameters.max_ready
+        assert accept_scale(coarse[0], 1, max_ready=most) == coarse[0]
+        if smooth:
+            assert accept_scale(coarse[0], 2, max_ready=most).pair_std == 2 * coarse[0].pair_std
+        else:
+            with pytest.raises(ParameterError, match="does not smooth"):
+                accept_scale(coarse[0], 2, max_ready=most)
+
+
+@pytest.mark.parametrize("pair_noise", ["gaussian", "uniform"])
 @pytest.mark.parametrize("finer", ["the target's", "the others'"])
 def test_clients_on_different_grids_hide_each_other_no_less(
     wiretap: Wiretap, pair_noise: str, finer: str
@@ -658,8 +719,6 @@ def test_a_target_of_its_own_hides_a_client_by_more(wiretap: Wiretap) -> None:
     strict = judge(wiretap, server, 0)
     assert strict is not None
     assert strict.agrees()
-    from strategies.niss.noise_plan import own_noise_multiplier
-
     needed = own_noise_multiplier(server.parameters, 0, 20)
     assert strict.predicted_std >= needed * strict.sigma_eff * (1 - 1e-9)
 
