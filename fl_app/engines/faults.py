@@ -23,16 +23,16 @@ class FaultSettings:
         Probability in [0, 1] that a reply is lost: the client sent it, nobody got it.
     late_rate : float
         Probability in [0, 1] that a reply that is not lost comes a round too late.
-    drop_after_ready : float
-        Probability in [0, 1] that a client that said it is ready vanishes before its upload.
     seed : int
         Seed of the faults, apart from the run's.
+    drop_after_ready : float
+        Probability in [0, 1] that a client that said it is ready vanishes before its upload.
     """
 
     loss_rate: float = 0.0
     late_rate: float = 0.0
-    drop_after_ready: float = 0.0
     seed: int = 0
+    drop_after_ready: float = 0.0
 
     @property
     def is_faulty(self) -> bool:

@@ -6,8 +6,8 @@ not overlap: the words that are drawn, the words that settle ties, and the word 
 the pair has an edge.
 
 The Gaussian noise is the discrete Gaussian of parameter 512, P(n) proportional to
-exp(-n^2 / (2 512^2)) on the integers, as a table of whole multiples of 2^-160 and drawn exactly from
-that table by the alias method (Walker 1977; Vose 1991):
+exp(-n^2 / (2 512^2)) on the integers, as a table of whole multiples of 2^-160, and is drawn exactly
+from that table by the alias method (Walker 1977; Vose 1991):
 
 1. Cell i = 0 .. 16383 stands for the value i - 8192. Its mass is P(i - 8192) 2^160 rounded to the
    nearest integer (half to even); what is then missing to 2^160 goes to the centre, cell 8192.
