@@ -11,7 +11,7 @@ nobody dropping out again); secure aggregation gives the exact sum of those that
 aggregation has no differential privacy of its own: its clients would add the same own noise.
 
     python -m bench.secure_aggregation --measure   writes bench/results/secure_aggregation.json
-    python -m bench.secure_aggregation --table     prints all of that file, --summary the README's tables
+    python -m bench.secure_aggregation --table     prints that file, --summary the README's tables
 """
 
 import argparse
