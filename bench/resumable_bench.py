@@ -66,6 +66,8 @@ class ResumableBench:
                 "seconds": round(time.perf_counter() - begin, 1),
                 **self.describe(summary, metrics),
             }
+            # Another process may have added its own by now.
+            results = self.read_results()
             results["runs"].append(run)
             results |= {"versions": summary["versions"], "date": datetime.date.today().isoformat()}
             self.file.parent.mkdir(exist_ok=True)

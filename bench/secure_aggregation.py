@@ -11,7 +11,7 @@ nobody dropping out again); secure aggregation gives the exact sum of those that
 aggregation has no differential privacy of its own: its clients would add the same own noise.
 
     python -m bench.secure_aggregation --measure   writes bench/results/secure_aggregation.json
-    python -m bench.secure_aggregation --table     prints the README's tables from that file
+    python -m bench.secure_aggregation --table     prints that file, --summary the README's tables
 """
 
 import argparse
@@ -190,6 +190,27 @@ def print_table(results: dict[str, Any]) -> None:
     print_variances(results)
 
 
+def print_summary(results: dict[str, Any]) -> None:
+    """Print the README's tables: the largest model, nobody and most drop out; what noise is left.
+
+    A cell has the bytes of a client beyond one model and one update, its seconds and the server's.
+    """
+    rows = []
+    cases = _group(results)
+    most = {n: max(drops for clients, _, drops in cases if clients == n) for n, _, _ in cases}
+    for (num_clients, size, dropped), found in cases.items():
+        if size == SIZES[-1] and dropped in (0, most[num_clients]):
+            cells = [
+                f"{format_bytes(row['client_up'] + row['client_down'] - 8 * size)}; "
+                f"{format_seconds(row['client_seconds'])}; {format_seconds(row['server_seconds'])}"
+                for row in found
+            ]
+            rows.append([f"{num_clients:,}", str(dropped), *cells])
+    _print_rows(["clients", "drop out", *PROTOCOLS], rows)
+    print()
+    print_variances(results)
+
+
 def _group(results: dict[str, Any]) -> dict[tuple[int, int, int], list[dict[str, Any]]]:
     """Return the rows of each case: clients, parameters, dropouts; one a protocol."""
     cases: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
@@ -250,9 +271,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="compute, about three minutes")
     parser.add_argument("--table", action="store_true", help="print the tables of the last run")
+    parser.add_argument("--summary", action="store_true", help="print the README's tables")
     given = parser.parse_args()
     if given.measure:
         RESULTS.write_text(json.dumps(measure(), indent=1) + "\n")
+    if given.summary:
+        print_summary(json.loads(RESULTS.read_text()))
     if given.table:
         print_table(json.loads(RESULTS.read_text()))
 

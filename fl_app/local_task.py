@@ -30,6 +30,8 @@ class LocalTask:
         What the client remembers of the run; None: the method's choice.
     trust : DeviceTrust
         Who the device is to others, and whom it trusts.
+    max_epsilon : float or None
+        The largest total epsilon that the device's owner allows.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class LocalTask:
         num_partitions: int,
         state: DeviceState | None = None,
         trust: DeviceTrust = NOBODY_KNOWN,
+        max_epsilon: float | None = None,
     ) -> None:
         self.settings = settings
         self.state = state
         self.trust = trust
+        self.max_epsilon = max_epsilon
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None

@@ -193,10 +193,20 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
         local_update=task.local_update,
         accepts=lambda given: (
             given == dataclasses.replace(expected, num_participations=given.num_participations)
+            and _allows(task.max_epsilon, given)
         ),
         terms=terms,
         state=task.state,
     )
+
+
+def _allows(max_epsilon: float | None, given: DpFedPaqParameters) -> bool:
+    """Return whether a run's own noise meets what the device's owner allows at most."""
+    if max_epsilon is None:
+        return True
+    noised = given.adds_noise and given.noise_at == "client" and given.mode == "sound"
+    # With a given noise multiplier the total is not known before the run.
+    return noised and given.target_epsilon is not None and given.target_epsilon <= max_epsilon
 
 
 def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
@@ -213,6 +223,7 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
         terms=terms,
         state=task.state,
         trust=task.trust,
+        max_epsilon=task.max_epsilon,
     )
 
 

@@ -222,8 +222,8 @@ def accept_shares(
         What the keys are for.
     grid : FixedPoint
     weight : float
-        What the server says that the update is to be scaled by; above 0, at most the number of
-        ready clients, and 1 with uniform weighting.
+        What the server says that the update is to be scaled by; above 0, at most the clients of a
+        round, and 1 with uniform weighting.
     own_multiple : int
         c of the client's shares, as the server tells the receivers.
     shares : bytes
@@ -238,7 +238,7 @@ def accept_shares(
         If a peer's public key is not one.
     """
     whole = parameters.weighting == "uniform"
-    if not 0.0 < weight <= len(ready) + 1 or (whole and weight != 1.0):
+    if not 0.0 < weight <= parameters.max_ready or (whole and weight != 1.0):
         raise PeerError("a weight that no client has")
     tau = resolve_tau(parameters)
     noise_std = published_noise_std(parameters, number, server_round, weight)

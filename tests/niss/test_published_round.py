@@ -68,6 +68,7 @@ def test_the_weights_are_those_of_the_numbers_of_records():
     plan = make_clients(parameters, 3, {0: 100, 1: 300, 2: 200}).plan
     assert plan.weights == pytest.approx({0: 0.5, 1: 1.5, 2: 1.0})
     assert plan.weight_of([0, 1, 2]) == pytest.approx(3.0)
+    assert plan.weight_of([1, 2]) == pytest.approx(2.5)
     # Sensitivity, and noise with it, grows as the weight does.
     sigma = published_noise_std(parameters, 0, 1)
     assert plan.noise_stds == pytest.approx({0: 0.5 * sigma, 1: 1.5 * sigma, 2: sigma})
@@ -131,6 +132,7 @@ def test_with_rho_and_tau_1_the_variance_is_that_without_offsetting():
     whole = make_clients(build_parameters(5, pair_noise="none"), 5).plan
     sigma = published_noise_std(build_parameters(5), 0, 1)
     assert whole.residual_std(range(5)) == pytest.approx(math.sqrt(5) * sigma, rel=1e-12)
+    assert whole.residual_std([1, 3]) == pytest.approx(math.sqrt(2) * sigma, rel=1e-12)
     assert offset.residual_std(range(5)) == pytest.approx(whole.residual_std(range(5)), rel=1e-3)
     half = make_clients(build_parameters(5, tau=0.5), 5).plan
     assert half.residual_std(range(5)) == pytest.approx(whole.residual_std(range(5)) / 2, rel=1e-3)
@@ -255,6 +257,7 @@ def test_shares_that_cannot_be_read_are_refused(change):
         {"weight": math.nan},
         {"weight": math.inf},
         {"weight": 2.0},
+        {"weight": 1.0 + 1e-9},
         {"own_multiple": 0},
     ],
 )
@@ -290,6 +293,15 @@ def test_a_share_with_somebody_who_is_not_accepted_is_refused():
     ready = clients.ready_set(0)
     with pytest.raises(PeerError):
         clients.accept(0, accepted=ready[1:])
+
+
+def test_nor_is_one_counted_in_place_of_an_accepted_one():
+    clients = make_clients(build_parameters(4, tau=0.0, unit_noise_std=18.0), 4)
+    first, second = clients.plan.neighbours[0]
+    for refused in (first, second):
+        accepted = [p for p in clients.ready_set(0) if p.card.number != refused]
+        with pytest.raises(PeerError):
+            clients.accept(0, accepted=accepted)
 
 
 def test_shares_where_there_are_none_are_refused():

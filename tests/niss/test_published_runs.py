@@ -1,13 +1,20 @@
 """Whole runs of mode `paper` on the bundled digits, and what a client refuses of it."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from flwr.app import Context, RecordDict
 
 from fl_app.engines.flower_internals import deliver, identify_process
 from fl_app.errors import ConfigError
+from fl_app.local_task import LocalTask
 from strategies.mechanisms.fixed_point import FixedPoint, wrap
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss import client as niss_client
+from strategies.niss.attempt_noise import check_noise
 from strategies.niss.messages import READY, REGISTER, Request, build_request
+from strategies.niss.parameters import NissParameters
 from strategies.niss.published_round import PublishedNoise
 from tests.niss.published_clients import build_parameters
 
@@ -43,6 +50,31 @@ def test_with_tau_1_as_much_noise_is_left_as_in_dp_fedavg(run):
     whole = run(*SHORT[:2], "strategy=niss_dp_fedavg")
     for one, other in zip(offset.rows[1:], whole.rows[1:], strict=True):
         assert one["residual_noise_std"] == pytest.approx(other["residual_noise_std"], rel=1e-3)
+
+
+def test_the_noise_of_an_average_is_that_of_its_clients(run):
+    """sigma_k / sqrt(5), sigma_k = 2 S sqrt(2 ln(1.25 / (delta / 2))) / (epsilon / 2)."""
+    whole = run(*SHORT[:2], "strategy=niss_dp_fedavg", "strategy.clipping_norm=3")
+    sigma = 2 * 3 * math.sqrt(2 * math.log(1.25 / 5e-6)) / 4
+    stds = [row["residual_noise_std"] for row in whole.rows[1:]]
+    assert stds == pytest.approx([sigma / math.sqrt(5)] * 2)
+
+
+@pytest.mark.parametrize(("strategy", "float64"), [("niss_paper", False), ("niss", True)])
+def test_training_is_in_float64_only_where_a_bound_needs_it(run, monkeypatch, strategy, float64):
+    asked = []
+    update = LocalTask.local_update
+
+    def note(task, work):
+        asked.append(work.float64)
+        return update(task, work)
+
+    monkeypatch.setattr(LocalTask, "local_update", note)
+    run(
+        *(*SHORT[:2], f"strategy={strategy}", "strategy.sensitivity=one_step"),
+        *("strategy.max_grad_norm=1.0", "strategy.local_steps=1"),
+    )
+    assert asked == [float64] * 10
 
 
 def test_the_report_of_a_run_names_no_epsilon_but_flaws(run):
@@ -93,6 +125,17 @@ def test_a_unit_with_too_few_neighbours_is_said_once(run, caplog):
 def test_what_mode_paper_does_not_have_is_refused(run, words):
     with pytest.raises(ConfigError, match=r"tau|unit_noise_std|pair_noise|target_epsilon"):
         run(*SHORT, *words)
+
+
+def test_noise_that_cannot_be_made_is_refused_before_anybody_is_asked():
+    made = NissParameters(
+        update=replace(build_parameters().update, target_epsilon=0.5, num_participations=1),
+        base_noise_multiplier=5.0,
+        **{"min_ready": 9000, "max_ready": 10_000, "num_clients": 10_000},
+    )
+    with pytest.raises(ParameterError):
+        check_noise(made, 100)
+    assert check_noise(build_parameters(), 100) == []
 
 
 @pytest.mark.parametrize("phase", [REGISTER, READY])
