@@ -279,6 +279,30 @@ def test_attempts_before_the_last_are_charged_too(watched: Watched, tmp_path: Pa
     assert_no_key_is_used_twice(watched.uploads(), watched.read())
 
 
+def test_a_seeded_run_killed_in_the_second_try_of_a_round(
+    run: Callable[..., Outcome], watched: Watched, tmp_path: Path
+) -> None:
+    """Both tries are computed again, and neither is charged twice."""
+    words = (
+        *(*SECRET, "randomness=seeded", "strategy.pair_noise=uniform", "faults.seed=1"),
+        *("strategy.max_participations=30", "faults.drop_after_ready=0.25"),
+    )
+    whole = run(*words)
+    tries = [row["num_attempts"] for row in whole.rows[1:]]
+    at = next(n for n, count in enumerate(tries, start=1) if count > 1)
+    second = [
+        each["client"]
+        for each in watched.read()
+        if (each["phase"], each["round"], each["attempt"]) == (UPLOAD, at, 2)
+    ]
+    watched.killed_at = (UPLOAD, at, 2, second[-1])
+    assert Command(*words, "hydra.run.dir=run", folder=tmp_path).finish() == -signal.SIGKILL
+    watched.killed_at = None
+    assert Command("resume=run", folder=tmp_path).finish() == 0
+    assert_same(read_outcome(tmp_path / "run"), whole)
+    assert ledger_of(tmp_path / "run") == ledger_of(whole.folder)
+
+
 @pytest.mark.slow
 def test_killed_twice_in_the_same_round(watched: Watched, tmp_path: Path) -> None:
     watched.killed_at = (UPLOAD, 2, 1, LAST)

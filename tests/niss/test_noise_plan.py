@@ -154,6 +154,12 @@ def test_one_grid_for_all_circles_and_clients_that_need_more() -> None:
     assert len({each.grid for each in plans.values()}) == 1
     own = {index: each.own_std(0.0) for index, each in plans.items()}
     assert own[2] > own[1] > own[0]  # the fewer, the more of one's own
+    # The circle with the largest noise decides.
+    small = (Coalition((0, 1), 0.0, 2),)
+    grids = [
+        choose_grid(plan(40, min_ready=38, coalitions=given)[0], 1).step for given in (small, ())
+    ]
+    assert grids[0] > grids[1]
     personal = ((7, 0.2),)
     target = {"target_epsilon": 8.0, "noise_multiplier": None}
     few, _ = plan(10, client_epsilons=personal, **target)
