@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl_app.device_state import FolderState
 from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
@@ -17,6 +20,7 @@ from strategies.dp_fedpaq.client import digest_terms
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, parse_reply
 from strategies.mechanisms.fixed_point import unwrap
 from strategies.mechanisms.key_agreement import public_identity
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss import client as niss_client
 from strategies.niss.messages import READY, REGISTER, UPLOAD, UPLOAD_TYPE, parse_ready
 from strategies.niss.noise_plan import own_noise_multiplier
@@ -600,3 +604,65 @@ def test_a_client_uploads_in_the_attempt_that_it_is_ready_for() -> None:
         assert code_of(reply) == REFUSED
     assert server.devices[0].entry.participations == 0
     assert not server.ask_upload(0, server_round=2, attempt=2).has_error()
+
+
+EXTREME = [1e-300, 1e-30, 1e-9, 0.5, 1.0, 1e9, 9e14]
+MANY = [2, 3, 1000, 2**31, 2**63]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(EXTREME),
+    st.sampled_from(EXTREME),
+    st.sampled_from([*EXTREME[:3], 1e-5, None]),
+    st.sampled_from(MANY),
+    st.sampled_from(MANY),
+    st.sampled_from([1, 1000, 2**31 - 1]),
+    st.sampled_from([-1000, -500, -30, 0, 49, 1000]),
+    st.sampled_from([0, 1, 1000, 2**31 - 1]),
+    st.sampled_from(["gaussian", "uniform"]),
+)
+def test_extreme_parameters_are_refused_or_obeyed(
+    clipping: float,
+    noise: float,
+    epsilon: float | None,
+    ready: int,
+    participations: int,
+    server_round: int,
+    exponent: int,
+    scale: int,
+    pair_noise: str,
+) -> None:
+    """By a client that believes its server: nothing raises, and no upload is left uncharged."""
+    try:
+        server = make_server(
+            3,
+            10,
+            pair_noise=pair_noise,
+            clipping_norm=clipping,
+            noise_multiplier=noise if epsilon is None else None,
+            target_epsilon=epsilon,
+            base_noise_multiplier=noise,
+            min_ready=2,
+            max_ready=max(3, ready),
+            num_clients=max(3, ready),
+            num_participations=participations,
+            lr_schedule="exponential",
+            lr_decay=0.5,
+        )
+    except ParameterError:
+        return
+    server.begin(server_round)
+    device = server.devices[0]
+    scales: list[dict[str, int]] = [{"step_exponent": exponent, "pair_scale": scale}]
+    with suppress(ValueError, ArithmeticError):
+        scales.append(server.scale(server_round=server_round))
+    for fields in scales:
+        charged = device.entry.participations
+        request = server.request(
+            UPLOAD, server_round, 1, ready_set=pack_ready_set(server.ready_set(0)), **fields
+        )
+        reply = device.answer(request)
+        assert code_of(reply) in (None, REFUSED, FAILED)
+        if not reply.has_error() and "arrays" in reply.content:
+            assert device.entry.participations == charged + 1
