@@ -14,6 +14,7 @@ from fl_app.settings import NissSettings, RunSettings
 from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
+from strategies.dp_fedpaq.guarantees import MAX_DELTA
 from strategies.niss import Coalition, Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan
@@ -205,6 +206,7 @@ def _allows(max_epsilon: float | None, given: DpFedPaqParameters) -> bool:
     if max_epsilon is None:
         return True
     noised = given.adds_noise and given.noise_at == "client" and given.mode == "sound"
+    noised = noised and given.randomness == "secret" and given.target_delta <= MAX_DELTA
     # With a given noise multiplier the total is not known before the run.
     return noised and given.target_epsilon is not None and given.target_epsilon <= max_epsilon
 

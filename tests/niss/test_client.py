@@ -184,6 +184,22 @@ def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
     assert releases["noise_multiplier"] == needed
 
 
+def test_a_devices_owner_is_not_told_of_a_limit_that_does_not_hold() -> None:
+    """A run without noise, with noise that anybody computes, or with any delta keeps to none."""
+    for changes in (
+        {"pair_noise": "uniform", "noise_multiplier": 0.0, "base_noise_multiplier": 0.0},
+        {"randomness": "seeded"},
+        {"target_delta": 0.5},
+        {"mode": "paper", "noise_multiplier": None, "target_epsilon": 1.0},
+    ):
+        server = make_server(**changes)
+        device = server.devices[0]
+        message = server.request(REGISTER, 1, 1)
+        assert code_of(device.answer(message, max_epsilon=100.0)) == REFUSED
+        assert device.entry == LedgerEntry("niss")
+        assert code_of(device.answer(message)) is None
+
+
 def test_coalitions_mask_among_themselves(wiretap: Wiretap) -> None:
     pairs = (Coalition((0, 1), 0.0, 2), Coalition((2, 3), 0.0, 2))
     server = make_server(coalitions=pairs, min_ready=2)
