@@ -154,9 +154,10 @@ def _assumptions(
             "the uploads themselves stay with the server, and the own noises of the honest ones add"
         )
     else:
-        pairs = "uniform masks" if parameters.pair_noise == "uniform" else "Gaussian pair noise"
+        uniform = parameters.pair_noise == "uniform"
+        pairs = "uniform masks are" if uniform else "Gaussian pair noise is"
         lines.append(
-            f"keys: {pairs} is drawn from keys that two clients agree on for one attempt of one "
+            f"keys: {pairs} drawn from keys that two clients agree on for one attempt of one "
             "round (X25519, HKDF-SHA256, AES-256 in counter mode), which nobody else can compute; "
             "the adversary may know all other clients' updates, and may name any ready sets and "
             "claim any dropouts"
