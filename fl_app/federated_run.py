@@ -293,8 +293,9 @@ class FederatedRun:
         }
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
-        if totals["rounds"] == settings.rounds or not self._interrupted.is_set():
-            forget_keys(self._store.checkpoints)
+        ended = totals["rounds"] == settings.rounds or not self._interrupted.is_set()
+        if ended and not forget_keys(self._store.checkpoints):
+            _log.warning("deleted keys are still in the log of %s", self._store.checkpoints)
         return summary
 
     def _train_losses(self) -> dict[int, float]:

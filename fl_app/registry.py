@@ -14,9 +14,12 @@ from fl_app.settings import NissSettings, RunSettings
 from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
+from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.guarantees import MAX_DELTA
 from strategies.niss import Coalition, Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan
+from strategies.niss.run_plan import plan_ready
 from strategies.rounds import OnRound
 
 FederatedStrategy = DpFedPaq | Niss
@@ -205,6 +208,7 @@ def _allows(max_epsilon: float | None, given: DpFedPaqParameters) -> bool:
     if max_epsilon is None:
         return True
     noised = given.adds_noise and given.noise_at == "client" and given.mode == "sound"
+    noised = noised and given.randomness == "secret" and given.target_delta <= MAX_DELTA
     # With a given noise multiplier the total is not known before the run.
     return noised and given.target_epsilon is not None and given.target_epsilon <= max_epsilon
 
@@ -219,12 +223,26 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
         context,
         num_records=task.num_records,
         local_update=task.local_update,
-        accepts=lambda given: given == fill_plan(expected, given),
+        accepts=lambda given: (
+            given == fill_plan(expected, given, _planned_ready(task.settings, given))
+        ),
         terms=terms,
         state=task.state,
         trust=task.trust,
         max_epsilon=task.max_epsilon,
     )
+
+
+@lru_cache(maxsize=4)
+def _planned_ready(settings: RunSettings, given: NissParameters) -> tuple[int, int, int]:
+    """Return what the settings lead to: who must be ready, who may be, and the clients of all."""
+    chosen = settings.strategy
+    assert isinstance(chosen, NissSettings)
+    cohorts = CohortPlan(
+        settings.num_sampled_clients, settings.fraction_train, settings.participation
+    )
+    num_clients = settings.num_clients or given.num_clients
+    return plan_ready(cohorts, num_clients, chosen.min_ready)
 
 
 @lru_cache(maxsize=4)

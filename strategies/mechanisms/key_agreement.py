@@ -126,7 +126,7 @@ def sign_card(
 
 
 def verify_card(card: PublicCard, run_tag: bytes) -> None:
-    """Raise KeyAgreementError unless the card's identity signed it for this run.
+    """Raise KeyAgreementError unless the card's identity signed it for this run, with a usable key.
 
     After that, nobody but the owner of the identity can have chosen the number and the exchange
     key: who relays the card cannot swap them, nor bring a card from another run.
@@ -136,6 +136,8 @@ def verify_card(card: PublicCard, run_tag: bytes) -> None:
         Ed25519PublicKey.from_public_bytes(card.identity).verify(card.signature, text)
     except (InvalidSignature, ValueError):
         raise KeyAgreementError("card: its signature is not its identity's for this run") from None
+    # A point of low order shows with any key.
+    agree(bytes(KEY_SIZE), card.exchange)
 
 
 def agree(exchange_private: bytes, peer_exchange: bytes) -> bytes:

@@ -179,6 +179,7 @@ def calibrate_offset_noise(
     *,
     min_ready: int,
     colluding_fraction: float,
+    max_ready: int | None = None,
     expected_dropouts: int = 0,
     pair_noise: str = "gaussian",
     sparse: bool = False,
@@ -192,7 +193,10 @@ def calibrate_offset_noise(
     min_ready : int
         M >= 2: the least number of clients of a ready set.
     colluding_fraction : float
-        rho, 0 to 1: at most floor(rho M) of M clients of a ready set tell the server all they know.
+        rho, 0 to 1: at most floor(rho M) of the M = `max_ready` clients of a round tell the server
+        all they know. It names the ready set, so all of them may be in the smallest one.
+    max_ready : int or None
+        The most clients of a ready set; None: `min_ready`.
     expected_dropouts : int
         m >= 0: how many of a ready set usually vanish before they upload.
     pair_noise : str
@@ -203,7 +207,8 @@ def calibrate_offset_noise(
     Returns
     -------
     OffsetNoise
-        For h = M - floor(rho M) honest clients, with ``effective_variance >= target_std^2``.
+        For h = `min_ready` - floor(rho `max_ready`) honest clients, with
+        ``effective_variance >= target_std^2``.
         Uniform: s_ind^2 = sigma^2 / h, or sigma^2 / (.9 h) with sparse masks. Gaussian:
         s_ind^2 = (1 + w) sigma^2 / h and s_pair^2 = s_ind^2 (sigma^2 - s_ind^2) / (w sigma^2), with
         w = .05 without dropouts and else w = sqrt(m (h - 1) / (h - m)).
@@ -230,7 +235,9 @@ def calibrate_offset_noise(
     )
     check_integer("expected_dropouts", expected_dropouts, 0)
     _check_pair_noise(pair_noise, sparse)
-    honest = min_ready - count_colluders(colluding_fraction, min_ready)
+    most_ready = min_ready if max_ready is None else max_ready
+    check_integer("max_ready", most_ready, min_ready)
+    honest = min_ready - count_colluders(colluding_fraction, most_ready)
     if honest < 2:
         raise ParameterError(
             "colluding_fraction",

@@ -15,8 +15,8 @@ from strategies.mechanisms.offset_noise import OffsetNoise
 from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 
-LEAST_SMOOTHING = 3.0
-"""The lambda asked for: a coordinate is then off by at most 4e-26 for each honest peer."""
+LEAST_SMOOTHING = 3.5
+"""The lambda asked for: a coordinate is then off by at most 2e-30 for each honest peer."""
 
 
 def smoothing(noise: OffsetNoise, step: float, num_honest: int) -> float:
@@ -114,7 +114,7 @@ def smoothing_error(
 
 
 def check_smoothing(noise: OffsetNoise, step: float, *, max_ready: int) -> None:
-    """Refuse a grid on which own noise does not smooth pair noise: lambda < 3.
+    """Refuse a grid on which own noise does not smooth pair noise: lambda < 3.5.
 
     Parameters
     ----------

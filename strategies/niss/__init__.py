@@ -29,8 +29,9 @@ they are no guarantee. Of the sound mode are `derive_edges` and `mask_update`.
 """
 
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import DeviceTrust
-from strategies.niss.parameters import Coalition, NissParameters
+from strategies.niss.parameters import NissParameters
 from strategies.niss.server import Niss
 
 PAPER_MAP = {

@@ -8,6 +8,7 @@ from flwr.app import Context, Message
 
 from strategies.device_state import ContextState, DeviceState, LedgerEntry
 from strategies.dp_fedpaq.client import LocalUpdate, digest_terms
+from strategies.dp_fedpaq.guarantees import MAX_DELTA
 from strategies.dp_fedpaq.messages import (
     FAILED,
     REFUSED,
@@ -65,7 +66,9 @@ def train(
       request's parameters has been added (`noise_plan`), towards at least min_ready - 1 accepted
       peers (`peers.accept_peers`); a client that accepts fewer uploads nothing.
     * Parameters, terms and the run's tag are those of the registration, or the client refuses.
-      They are bound to every key: with a client that was told others, no noise cancels.
+      They are bound to every key, as are ready set, grid and scale of an upload: with a client that
+      was told others, no noise cancels.
+    * With `max_epsilon`, it takes part in sound, secret runs with noise only.
     * A nonce, and so a key, is used for one upload; round and attempt never go back. Each upload is
       charged before it is computed. The same request again gets the same bytes or nothing.
     * No message says what a pair's noise is, and none makes the client tell.
@@ -79,8 +82,8 @@ def train(
     parameters = request.parameters
     if not accepted:
         return error_reply(message, REFUSED, "parameters refused by the client")
-    if parameters.mode == "paper" and max_epsilon is not None:
-        return error_reply(message, REFUSED, "mode paper keeps to no epsilon")
+    if max_epsilon is not None and not _keeps_to_epsilon(parameters):
+        return error_reply(message, REFUSED, "the run keeps to no epsilon")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
     agreed = digest_terms(parameters.to_json(), terms)
@@ -105,6 +108,13 @@ def train(
     if entry.terms != agreed or not client.keys.has_agreed_on(request.tag):
         return client.refuse("not registered for this run")
     return _say_ready(client, entry) if request.phase == READY else answer_upload(client, entry)
+
+
+def _keeps_to_epsilon(parameters: NissParameters) -> bool:
+    """Return whether noise of the client's own can make a run meet its owner's epsilon."""
+    update = parameters.update
+    noised = parameters.mode == "sound" and update.adds_noise and update.randomness == "secret"
+    return noised and update.target_delta <= MAX_DELTA
 
 
 def _register(client: Participant, entry: LedgerEntry) -> Message:

@@ -10,7 +10,7 @@ from strategies.dp_fedpaq.guarantees import (
     sensitivity_conditions,
 )
 from strategies.dp_fedpaq.spending import Participation, Spent
-from strategies.niss.noise_plan import calibrate, circles_of, plan_round
+from strategies.niss.noise_plan import circles_of, plan_round
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.published_flaws import list_flaws, published_epsilon
 from strategies.niss.spending import ADVERSARIES, spend
@@ -158,9 +158,10 @@ def _assumptions(
         pairs = "uniform masks are" if uniform else "Gaussian pair noise is"
         lines.append(
             f"keys: {pairs} drawn from keys that two clients agree on for one attempt of one "
-            "round (X25519, HKDF-SHA256, AES-256 in counter mode), which nobody else can compute; "
-            "the adversary may know all other clients' updates, and may name any ready sets and "
-            "claim any dropouts"
+            "round (X25519, HKDF-SHA256, AES-256 in counter mode), which nobody else can compute "
+            "as long as no device's memory is read while it keeps the keys of the run; the "
+            "adversary may know all other clients' updates, and may name any ready sets and claim "
+            "any dropouts"
         )
     if parameters.graph == "sparse":
         lines.append(
@@ -195,12 +196,14 @@ def _who_is_honest(parameters: NissParameters, adversary: str, has_trust_lists: 
             "server's own"
         ]
     else:
+        whom = "server" if adversary == "server_and_colluders" else "user of the models"
         lines = [
-            f"Sybils: of the {circle.min_ready} or more clients among which a client hides, itself "
-            f"one of them, a share of at most {circle.colluding_fraction:g} is false or colludes "
-            f"with the {'server' if adversary == 'server_and_colluders' else 'user of the models'},"
-            f" in every round: at least {calibrate(parameters, circle, 1.0).num_honest} are honest"
-            + (f" (coalition {circle.index})" if circle.index else "")
+            f"Sybils: of the {parameters.circle_size(circle)} clients"
+            + (f" of coalition {circle.index}" if circle.index else "")
+            + f" at most {circle.num_colluders} are false or collude with the {whom}, who may name "
+            "all of them in every ready set; among the "
+            f"{circle.min_ready} or more clients among which one hides, itself one of them, at "
+            f"least {circle.num_honest} are honest"
             for circle in circles_of(parameters)
         ]
     if adversary == "model_user":

@@ -17,10 +17,12 @@ from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sensitivity import Sensitivity
 from strategies.mechanisms.smoothing import check_smoothing
 from strategies.mechanisms.sparse_graph import edge_probability
-from strategies.niss.parameters import SPARSE_FAILURE, Circle, NissParameters
+from strategies.niss.circles import Circle
+from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 
 _ROOM = 1.1
-_MOST_OWN_STEPS = 2.0**40
+# Beside the noise of the others, which takes a twelfth of the range at most.
+_MOST_OWN_STEPS = 2.0**31 / 16
 _SHARE_UNITS = 2**20
 
 
@@ -65,7 +67,7 @@ class NoisePlan:
         Raises
         ------
         ParameterError
-            If so much noise does not fit 64-bit numbers of steps, which are reduced to words.
+            If so much noise does not fit beside that of the others.
         """
         if self.noise is None:
             return 0.0
@@ -76,7 +78,9 @@ class NoisePlan:
         std = math.sqrt(own)
         if std > _MOST_OWN_STEPS * self.grid.step:
             raise ParameterError(
-                "noise_multiplier", noise_multiplier, f"own noise of 2^40 steps of {self.grid.step}"
+                "noise_multiplier",
+                noise_multiplier,
+                f"own noise of at most {_MOST_OWN_STEPS:g} steps of {self.grid.step}",
             )
         return std
 
@@ -197,6 +201,7 @@ def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetN
     return calibrate_offset_noise(
         std,
         min_ready=circle.min_ready,
+        max_ready=circle.max_ready,
         colluding_fraction=circle.colluding_fraction,
         expected_dropouts=parameters.expected_dropouts,
         pair_noise=parameters.pair_noise,
@@ -219,15 +224,10 @@ def edge_share(parameters: NissParameters, circle: Circle) -> float:
 
 
 def circles_of(parameters: NissParameters) -> list[Circle]:
-    """Return all circles of a run."""
-    found = [
-        Circle(index, each.colluding_fraction, each.min_ready)
-        for index, each in enumerate(parameters.coalitions, start=1)
-    ]
+    """Return the circles of a run that have clients."""
     inside = sum(len(each.clients) for each in parameters.coalitions)
-    if inside < parameters.num_clients:
-        found.append(Circle(0, parameters.colluding_fraction, parameters.min_ready))
-    return found
+    circles = parameters.circles()
+    return circles if inside < parameters.num_clients else circles[:-1]
 
 
 def std_of_sum(

@@ -8,6 +8,7 @@ from typing import Any
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
+from strategies.niss.circles import Circle, Coalition
 
 WORDS = {
     "mode": ("sound", "paper"),
@@ -20,56 +21,6 @@ _PLANNED = ("min_ready", "max_ready", "num_clients")
 _UNPLANNED = 2**20  # so that any of the plan's own numbers may be smaller
 SPARSE_FAILURE = 1e-9
 """Probability, in a round, that a sparse graph leaves a client with too few to hide among."""
-
-
-@dataclass(frozen=True)
-class Coalition:
-    """Clients that offset their noise among themselves only.
-
-    Attributes
-    ----------
-    clients : tuple of int
-        Client numbers; none is in two coalitions.
-    colluding_fraction : float
-        Share of them, in [0, 1), that may help the server.
-    min_ready : int
-        Clients of it, >= 2, below which none of them uploads.
-    """
-
-    clients: tuple[int, ...]
-    colluding_fraction: float
-    min_ready: int
-
-    def __post_init__(self) -> None:
-        check_number(
-            "coalitions.colluding_fraction", self.colluding_fraction, positive=False, below=1.0
-        )
-        check_integer("coalitions.min_ready", self.min_ready, 2)
-        for client in self.clients:
-            check_integer("coalitions.clients", client, 0)
-        if len(self.clients) < self.min_ready or len(set(self.clients)) != len(self.clients):
-            raise ParameterError(
-                "coalitions.clients",
-                list(self.clients),
-                f"different numbers, at least min_ready = {self.min_ready}",
-            )
-
-
-@dataclass(frozen=True)
-class Circle:
-    """Those among whom a client's noise cancels: its coalition, or everybody outside of any.
-
-    Attributes
-    ----------
-    index : int
-        Its place among the coalitions, from 1; 0: those outside of all.
-    colluding_fraction, min_ready
-        As in `Coalition`.
-    """
-
-    index: int
-    colluding_fraction: float
-    min_ready: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +43,8 @@ class NissParameters:
         Whether every two clients of a round share noise, or pairs drawn by their own secret
         (`uniform` only).
     colluding_fraction : float
-        rho in [0, 1): share of a round's clients that may help the server.
+        rho in [0, 1): share of a round's clients that may help the server. It draws the clients, so
+        against a server that draws as it likes floor(rho `max_ready`) clients of the whole run may.
     expected_dropouts : int
         Clients that are expected to vanish after a round's ready set is named.
     min_ready : int
@@ -193,12 +145,13 @@ class NissParameters:
             )
         if paper and self.update.target_epsilon is None:
             raise ParameterError("target_epsilon", None, "a number > 0 with mode=paper")
-        colluding = self.colluding_fraction * self.min_ready
-        if not paper and self.update.adds_noise and colluding >= self.min_ready - 1:
+        outside = self.circles()[-1]
+        if not paper and self.update.adds_noise and outside.num_honest < 2:
             raise ParameterError(
                 "colluding_fraction",
                 self.colluding_fraction,
-                f"two honest clients at least among min_ready = {self.min_ready}",
+                f"two honest clients at least: of {self.max_ready} clients of a round "
+                f"{outside.num_colluders} may collude, and min_ready = {self.min_ready}",
             )
         if self.client_epsilons and self.update.target_epsilon is None:
             raise ParameterError(
@@ -246,10 +199,32 @@ class NissParameters:
 
     def circle_of(self, client: int) -> Circle:
         """Return those among whom a client's noise cancels."""
-        for index, each in enumerate(self.coalitions, start=1):
+        circles = self.circles()
+        for index, each in enumerate(self.coalitions):
             if client in each.clients:
-                return Circle(index, each.colluding_fraction, each.min_ready)
-        return Circle(0, self.colluding_fraction, self.min_ready)
+                return circles[index]
+        return circles[-1]
+
+    def circle_size(self, circle: Circle) -> int:
+        """Return how many clients of the run belong to a circle."""
+        sizes = [len(each.clients) for each in self.coalitions]
+        return sizes[circle.index - 1] if circle.index else self.num_clients - sum(sizes)
+
+    def circles(self) -> list[Circle]:
+        """Return the circles of all coalitions, and that of the clients outside of any, the last.
+
+        It is among them if nobody is outside, too.
+        """
+        found = [
+            Circle(
+                index,
+                each.colluding_fraction,
+                each.min_ready,
+                max(each.min_ready, min(len(each.clients), self.max_ready)),
+            )
+            for index, each in enumerate(self.coalitions, start=1)
+        ]
+        return [*found, Circle(0, self.colluding_fraction, self.min_ready, self.max_ready)]
 
     def epsilon_of(self, client: int) -> float | None:
         """Return the total epsilon that a client aims at."""
@@ -304,11 +279,21 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
 
 # Asked for each message of a run, always with the same arguments.
 @lru_cache(maxsize=16)
-def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters:
-    """Return the expected parameters with what a run's plan adds, as it was given.
+def fill_plan(
+    expected: NissParameters, given: NissParameters, planned: tuple[int, int, int]
+) -> NissParameters:
+    """Return the expected parameters with what a run's plan adds.
 
-    A plan is free to a server: whatever it is, all clients of a run must have been told the same,
-    and each computes its noise from it.
+    Parameters
+    ----------
+    expected : NissParameters
+        What the run's settings stand for.
+    given : NissParameters
+        As the server sent them. Free to it are the participations, which the client counts, and
+        the common noise: clients compute what they need beside it, and all were told the same.
+    planned : tuple of int
+        `min_ready`, `max_ready` and `num_clients` that the settings lead to: they decide how many
+        colluders the noise allows for.
     """
     return dataclasses.replace(
         expected,
@@ -316,7 +301,9 @@ def fill_plan(expected: NissParameters, given: NissParameters) -> NissParameters
             expected.update, num_participations=given.update.num_participations
         ),
         base_noise_multiplier=given.base_noise_multiplier,
-        **{key: getattr(given, key) for key in _PLANNED},
+        min_ready=planned[0],
+        max_ready=planned[1],
+        num_clients=planned[2],
     )
 
 

@@ -72,6 +72,8 @@ def accept_peers(
 ) -> list[ReadyPeer]:
     """Return the peers of a ready set that a client masks towards.
 
+    Whoever has not signed its card is left out, like one that is not trusted.
+
     Formal guarantees, if it returns: the peers have different identities and numbers, none of them
     the client's own; each has signed its exchange key for this run; with a trust list all of them
     are on it; a number that was met before has the keys that it had then.
@@ -109,7 +111,9 @@ def accept_peers(
             try:
                 verify_card(each.card, run_tag)
             except KeyAgreementError:
-                raise PeerError("ready set with a card that its owner has not signed") from None
+                # One bad client must not end the round for the others. Whoever skips another set
+                # than this client shares no key with it.
+                continue
         elif known != each.card:
             raise PeerError("ready set with other keys for a client than before")
         accepted.append(each)

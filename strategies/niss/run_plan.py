@@ -8,7 +8,7 @@ from strategies.dp_fedpaq.cohort import CohortPlan
 from strategies.dp_fedpaq.spending import Participation
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss.noise_plan import calibrate, own_noise_multiplier
-from strategies.niss.parameters import Circle, NissParameters
+from strategies.niss.parameters import NissParameters
 
 READY_SHARE = 0.9
 """Share of a round's clients that must be ready, where the user does not say how many."""
@@ -45,14 +45,7 @@ def plan_run(
         If too few clients take part in a round.
     """
     num_clients = plan.num_clients
-    sampled = cohorts.num_sampled(num_clients)
-    if sampled < 2:
-        raise ParameterError(
-            "num_sampled_clients", sampled, "at least 2 with niss: noise cancels between clients"
-        )
-    least = min_ready or max(2, math.ceil(READY_SHARE * sampled - 1e-9))
-    if least > sampled:
-        raise ParameterError("min_ready", least, f"at most the clients of a round, {sampled}")
+    least, sampled, _ = plan_ready(cohorts, num_clients, min_ready)
     parameters = replace(
         parameters,
         update=replace(
@@ -68,6 +61,27 @@ def plan_run(
         return parameters, plan
     base = choose_base(parameters, needed_noise(parameters, plan), sampled / num_clients)
     return replace(parameters, base_noise_multiplier=base), plan
+
+
+def plan_ready(
+    cohorts: CohortPlan, num_clients: int, min_ready: int | None
+) -> tuple[int, int, int]:
+    """Return how many clients of a round must be ready, how many may be, and the clients of all.
+
+    Raises
+    ------
+    ParameterError
+        If a round has too few clients.
+    """
+    sampled = cohorts.num_sampled(num_clients)
+    if sampled < 2:
+        raise ParameterError(
+            "num_sampled_clients", sampled, "at least 2 with niss: noise cancels between clients"
+        )
+    least = min_ready or max(2, math.ceil(READY_SHARE * sampled - 1e-9))
+    if least > sampled:
+        raise ParameterError("min_ready", least, f"at most the clients of a round, {sampled}")
+    return least, sampled, num_clients
 
 
 def needed_noise(parameters: NissParameters, plan: Participation) -> list[float]:
@@ -96,7 +110,7 @@ def choose_base(parameters: NissParameters, needed: Sequence[float], share: floa
     share : float
         Share of the clients that a round asks.
     """
-    circle = Circle(0, parameters.colluding_fraction, parameters.min_ready)
+    circle = parameters.circles()[-1]
     own = calibrate(parameters, circle, 1.0).own_variance
 
     def noise_of_sum(base: float) -> float:

@@ -5,9 +5,9 @@ from functools import lru_cache
 
 from strategies.dp_fedpaq.spending import Participation, Spent
 from strategies.mechanisms.accounting import EpsilonBound, bound_epsilon
-from strategies.mechanisms.offset_noise import count_colluders
+from strategies.niss.circles import Circle
 from strategies.niss.noise_plan import calibrate, circles_of, own_noise_multiplier
-from strategies.niss.parameters import Circle, NissParameters
+from strategies.niss.parameters import NissParameters
 
 ADVERSARIES = ("server_and_colluders", "server", "model_user")
 
@@ -40,7 +40,7 @@ def spend(parameters: NissParameters, run: Participation, adversary: str) -> Spe
     none = EpsilonBound(0.0, parameters.update.resolved_accountant)
     worst = max(bounds, key=lambda bound: bound.epsilon, default=none)
     counts: tuple[str, ...] = () if parameters.update.record_sampling == "none" else ("records",)
-    colluding = 0.0 if adversary == "server" else _smallest_fraction(parameters)
+    colluding = 0.0 if adversary == "server" else colluding_fraction(parameters)
     return Spent(worst.epsilon, worst.accountant, colluding, counts)
 
 
@@ -104,10 +104,16 @@ def hidden_share(
     if adversary == "model_user" and circles_of(parameters) == [circle]:
         # The honest uploads' own noises add up in the sum; colluders know theirs, and whoever
         # vanished may have been honest.
-        colluders = count_colluders(circle.colluding_fraction, parameters.max_ready)
-        return max(1.0, (fewest_uploads - colluders) * noise.own_variance)
+        return max(1.0, (fewest_uploads - circle.num_colluders) * noise.own_variance)
     return 1.0
 
 
-def _smallest_fraction(parameters: NissParameters) -> float:
-    return min(circle.colluding_fraction for circle in circles_of(parameters))
+def colluding_fraction(parameters: NissParameters) -> float:
+    """Return the share of all clients that may collude without harm to any of the others.
+
+    It is that of a circle's colluders among all its clients: the server draws who takes part, and
+    may ask all of the former in one round.
+    """
+    return min(
+        circle.num_colluders / parameters.circle_size(circle) for circle in circles_of(parameters)
+    )

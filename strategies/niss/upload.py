@@ -235,4 +235,4 @@ def _describe_releases(parameters: NissParameters, noise_multiplier: float, reco
     if not parameters.update.adds_noise or parameters.mode == "paper":
         return json.dumps({"noise_multiplier": 0.0})
     releases = parameters.update.releases(noise_multiplier, records, 1)
-    return json.dumps({**asdict(releases), "delta": parameters.update.target_delta})
+    return json.dumps({**asdict(releases), "delta": parameters.gaussian_delta})

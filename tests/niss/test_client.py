@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl_app.device_state import FolderState
 from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
@@ -17,10 +20,12 @@ from strategies.dp_fedpaq.client import digest_terms
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, parse_reply
 from strategies.mechanisms.fixed_point import unwrap
 from strategies.mechanisms.key_agreement import public_identity
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss import client as niss_client
+from strategies.niss.circles import Coalition
 from strategies.niss.messages import READY, REGISTER, UPLOAD, UPLOAD_TYPE, parse_ready
 from strategies.niss.noise_plan import own_noise_multiplier
-from strategies.niss.parameters import Coalition, NissParameters
+from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import pack_ready_set
 from tests.niss.hostile_server import (
     Device,
@@ -178,6 +183,22 @@ def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
     assert stds[0] ** 2 - stds[1] ** 2 == pytest.approx(4 * (needed**2 - 1.0), rel=1e-3)
     releases = json.loads(server.devices[0].entry.releases)
     assert releases["noise_multiplier"] == needed
+
+
+def test_a_devices_owner_is_not_told_of_a_limit_that_does_not_hold() -> None:
+    """A run without noise, with noise that anybody computes, or with any delta keeps to none."""
+    for changes in (
+        {"pair_noise": "uniform", "noise_multiplier": 0.0, "base_noise_multiplier": 0.0},
+        {"randomness": "seeded"},
+        {"target_delta": 0.5},
+        {"mode": "paper", "noise_multiplier": None, "target_epsilon": 1.0},
+    ):
+        server = make_server(**changes)
+        device = server.devices[0]
+        message = server.request(REGISTER, 1, 1)
+        assert code_of(device.answer(message, max_epsilon=100.0)) == REFUSED
+        assert device.entry == LedgerEntry("niss")
+        assert code_of(device.answer(message)) is None
 
 
 def test_coalitions_mask_among_themselves(wiretap: Wiretap) -> None:
@@ -600,3 +621,65 @@ def test_a_client_uploads_in_the_attempt_that_it_is_ready_for() -> None:
         assert code_of(reply) == REFUSED
     assert server.devices[0].entry.participations == 0
     assert not server.ask_upload(0, server_round=2, attempt=2).has_error()
+
+
+EXTREME = [1e-300, 1e-30, 1e-9, 0.5, 1.0, 1e9, 9e14]
+MANY = [2, 3, 1000, 2**31, 2**63]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(EXTREME),
+    st.sampled_from(EXTREME),
+    st.sampled_from([*EXTREME[:3], 1e-5, None]),
+    st.sampled_from(MANY),
+    st.sampled_from(MANY),
+    st.sampled_from([1, 1000, 2**31 - 1]),
+    st.sampled_from([-1000, -500, -30, 0, 49, 1000]),
+    st.sampled_from([0, 1, 1000, 2**31 - 1]),
+    st.sampled_from(["gaussian", "uniform"]),
+)
+def test_extreme_parameters_are_refused_or_obeyed(
+    clipping: float,
+    noise: float,
+    epsilon: float | None,
+    ready: int,
+    participations: int,
+    server_round: int,
+    exponent: int,
+    scale: int,
+    pair_noise: str,
+) -> None:
+    """By a client that believes its server: nothing raises, and no upload is left uncharged."""
+    try:
+        server = make_server(
+            3,
+            10,
+            pair_noise=pair_noise,
+            clipping_norm=clipping,
+            noise_multiplier=noise if epsilon is None else None,
+            target_epsilon=epsilon,
+            base_noise_multiplier=noise,
+            min_ready=2,
+            max_ready=max(3, ready),
+            num_clients=max(3, ready),
+            num_participations=participations,
+            lr_schedule="exponential",
+            lr_decay=0.5,
+        )
+    except ParameterError:
+        return
+    server.begin(server_round)
+    device = server.devices[0]
+    scales: list[dict[str, int]] = [{"step_exponent": exponent, "pair_scale": scale}]
+    with suppress(ValueError, ArithmeticError):
+        scales.append(server.scale(server_round=server_round))
+    for fields in scales:
+        charged = device.entry.participations
+        request = server.request(
+            UPLOAD, server_round, 1, ready_set=pack_ready_set(server.ready_set(0)), **fields
+        )
+        reply = device.answer(request)
+        assert code_of(reply) in (None, REFUSED, FAILED)
+        if not reply.has_error() and "arrays" in reply.content:
+            assert device.entry.participations == charged + 1

@@ -19,6 +19,7 @@ from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import public_identity, sign_card
 from strategies.mechanisms.linear_attack import AttackResult
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import DeviceTrust
 from strategies.niss.messages import REGISTER
 from strategies.niss.noise_plan import (
@@ -27,7 +28,7 @@ from strategies.niss.noise_plan import (
     own_noise_multiplier,
     plan_noise,
 )
-from strategies.niss.parameters import Coalition, NissParameters
+from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import ReadyPeer
 from tests.niss.hostile_server import (
     Colluder,

@@ -155,5 +155,5 @@ def test_a_device_that_limits_epsilon_takes_no_part(phase):
         )
 
     refused = answer(max_epsilon=100.0)
-    assert refused.error.reason == "mode paper keeps to no epsilon"
+    assert refused.error.reason == "the run keeps to no epsilon"
     assert answer().has_content() == (phase == REGISTER)

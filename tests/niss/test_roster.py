@@ -5,7 +5,7 @@ import json
 import pytest
 
 from strategies.mechanisms.key_agreement import PublicCard, sign_card
-from strategies.niss.parameters import Coalition
+from strategies.niss.circles import Coalition
 from strategies.niss.roster import Roster
 from tests.niss.hostile_server import make_parameters
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies
 
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.circles import Circle
 from strategies.niss.noise_plan import calibrate, own_noise_multiplier
-from strategies.niss.parameters import Circle
 from strategies.niss.run_plan import choose_base, needed_noise
 from tests.niss.planned import plan
 
