@@ -18,6 +18,7 @@ from strategies.dp_fedpaq.messages import (
 from strategies.mechanisms.rng import Randomness
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply
+from strategies.niss.noise_plan import has_room, own_noise_multiplier
 from strategies.niss.parameters import NissParameters
 from strategies.niss.participant import METHOD, Participant
 from strategies.niss.upload import answer_upload
@@ -51,7 +52,7 @@ def train(
         The device's identity key and its trust list.
     max_epsilon : float or None
         The largest total epsilon that the device's owner allows; the client adds noise of its own
-        until it holds.
+        until it holds, or sits out if there is no room for so much.
 
     Returns
     -------
@@ -139,6 +140,21 @@ def _say_ready(client: Participant, entry: LedgerEntry) -> Message:
         return error_reply(client.message, FAILED, "data could not be read")
     if records < parameters.min_records and parameters.update.is_size_public:
         return ineligible_reply(client.message)
+    if not _meets_its_targets(client, records):
+        return ineligible_reply(client.message)
     nonce = client.keys.begin(*client.asked)
     weighs = parameters.weighting == "examples"
     return ready_reply(client.message, nonce, records if weighs else None)
+
+
+def _meets_its_targets(client: Participant, records: int) -> bool:
+    """Return whether the client can add as much noise as the run and its owner ask for."""
+    parameters = client.parameters
+    if parameters.mode == "paper" or not parameters.update.adds_noise:
+        return True
+    try:
+        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+        circle = parameters.circle_of(client.number)
+        return has_room(parameters, circle, client.request.server_round, needed)
+    except (ValueError, ArithmeticError):
+        return False

@@ -116,6 +116,21 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     return max(grids, key=lambda grid: grid.step)
 
 
+def has_room(
+    parameters: NissParameters, circle: Circle, server_round: int, noise_multiplier: float
+) -> bool:
+    """Return whether own noise of a client that needs z fits beside that of the others.
+
+    A client asks before it says that it is ready: whoever vanishes later costs the others a round.
+    """
+    grid = choose_grid(parameters, server_round)
+    bound = parameters.update.sensitivity_in_round(server_round).value
+    base = parameters.base_noise_multiplier
+    own = calibrate(parameters, circle, base * bound).own_variance
+    own += max(0.0, noise_multiplier**2 - base**2) * bound**2
+    return _ROOM * own <= (_MOST_OWN_STEPS * grid.step) ** 2
+
+
 # Of a round, all clients in one process ask for the same.
 @lru_cache(maxsize=16)
 def plan_noise(

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from strategies.mechanisms.offset_noise import OffsetNoise, calibrate_offset_noise
 from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.mechanisms.smoothing import check_smoothing, smoothing, smoothing_error
+from strategies.mechanisms.smoothing import (
+    LEAST_SMOOTHING,
+    check_smoothing,
+    smoothing,
+    smoothing_error,
+)
 
 T = 512
 
@@ -126,9 +131,10 @@ def test_error_is_the_power_of_the_theta_function(scale, peers, coordinates, rou
 
 
 def test_at_the_least_smoothing_nothing_is_lost():
-    assert smoothing_error(3.0, num_peers=1) == pytest.approx(3.84e-26, rel=0.01)
+    assert LEAST_SMOOTHING == 3.5
+    assert smoothing_error(3.5, num_peers=1) == pytest.approx(1.99e-30, rel=0.01)
     assert (
-        smoothing_error(3.0, num_peers=999, num_coordinates=10**7, num_participations=1000) < 1e-12
+        smoothing_error(3.5, num_peers=999, num_coordinates=10**7, num_participations=1000) < 1e-16
     )
 
 
@@ -158,16 +164,16 @@ def test_the_most_clients_that_a_refusal_names_are_accepted(kind):
 def test_the_width_of_the_pair_noise_itself_is_counted():
     step = 2.0**-12
     noise = OffsetNoise(1.0, (T * step) ** 2, 2)
-    most = math.floor((1 / 3 - 1 / T**2) / step**2)
+    most = math.floor((1 / LEAST_SMOOTHING - 1 / T**2) / step**2)
     check_smoothing(noise, step, max_ready=most)
     with pytest.raises(ParameterError, match=f"at most {most} clients"):
         check_smoothing(noise, step, max_ready=most + 1)
 
 
-def test_gaussian_pairs_carry_about_five_thousand_clients_however_fine_the_grid():
-    for honest, fine in ((4000, True), (4800, False)):
+def test_gaussian_pairs_carry_about_3700_clients_however_fine_the_grid():
+    for honest, fine in ((3700, True), (3800, False)):
         noise = calibrate_offset_noise(1.0, min_ready=honest, colluding_fraction=0.0)
-        assert (smoothing(noise, 2.0**-30, honest) >= 3.0) is fine
+        assert (smoothing(noise, 2.0**-30, honest) >= LEAST_SMOOTHING) is fine
 
 
 def test_bad_numbers_are_refused():

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fl_app.engines.flower_internals import deliver
 from strategies.device_state import ContextState, DeviceState, LedgerEntry
 from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.dp_fedpaq.client import LocalWork, digest_terms
+from strategies.mechanisms import key_agreement
 from strategies.mechanisms.fixed_point import unpack
 from strategies.mechanisms.key_agreement import PublicCard, public_identity, sign_card
 from strategies.niss import upload as masking
@@ -170,6 +172,14 @@ class Colluder:
 
 def make_sybil(number: int) -> Colluder:
     return Colluder(number, os.urandom(32), os.urandom(32))
+
+
+def forge_card(number: int, run_tag: bytes, identity_private: bytes, exchange: bytes) -> PublicCard:
+    """Sign a public exchange key whose private key nobody has, as `sign_card` would."""
+    identity = public_identity(identity_private)
+    text = key_agreement._card_text(number, run_tag, identity, exchange)
+    signature = Ed25519PrivateKey.from_private_bytes(identity_private).sign(text)
+    return PublicCard(number, identity, exchange, signature)
 
 
 def known_keys(upload: Masked, exchange_keys: Mapping[bytes, bytes]) -> set[bytes]:

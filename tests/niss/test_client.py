@@ -21,8 +21,10 @@ from strategies.dp_fedpaq.messages import FAILED, REFUSED, parse_reply
 from strategies.mechanisms.fixed_point import unwrap
 from strategies.mechanisms.key_agreement import public_identity
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.mechanisms.rng import Randomness
 from strategies.niss import client as niss_client
 from strategies.niss.circles import Coalition
+from strategies.niss.key_memory import KeyMemory
 from strategies.niss.messages import READY, REGISTER, UPLOAD, UPLOAD_TYPE, parse_ready
 from strategies.niss.noise_plan import own_noise_multiplier
 from strategies.niss.parameters import NissParameters
@@ -51,6 +53,10 @@ def sum_of(server: HostileServer, wiretap: Wiretap) -> np.ndarray:
     for each in wiretap.uploads:
         total += each.words
     return unwrap(total) * wiretap.uploads[0].scale["grid"].step
+
+
+def keys_of(device: Device) -> KeyMemory:
+    return KeyMemory(device.state, Randomness("secret", 0), device.number)
 
 
 def code_of(reply: Message) -> int | None:
@@ -175,11 +181,11 @@ def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
     server = make_server()
     server.begin()
     fields = {"ready_set": pack_ready_set(server.ready_set(0)), **server.scale()}
-    server.devices[0].answer(server.request(UPLOAD, 1, 1, **fields), max_epsilon=0.5)
+    server.devices[0].answer(server.request(UPLOAD, 1, 1, **fields), max_epsilon=2.5)
     server.ask_upload(1)
-    needed = own_noise_multiplier(server.parameters, 0, 20, 0.5)
+    needed = own_noise_multiplier(server.parameters, 0, 20, 2.5)
     stds = [each.scale["own_std"] for each in wiretap.uploads]
-    assert needed > 5
+    assert needed > 2.5
     assert stds[0] ** 2 - stds[1] ** 2 == pytest.approx(4 * (needed**2 - 1.0), rel=1e-3)
     releases = json.loads(server.devices[0].entry.releases)
     assert releases["noise_multiplier"] == needed
@@ -257,6 +263,24 @@ def test_noise_that_does_not_fit_is_not_charged() -> None:
     assert code_of(device.answer(request, max_epsilon=1e-20)) == FAILED
     assert device.entry.participations == 0
     assert device.entry.reply == b""
+
+
+@pytest.mark.parametrize(("limit", "sits_out"), [(0.5, True), (1e-20, True), (2.5, False)])
+def test_a_device_that_needs_too_much_noise_is_never_named_as_ready(
+    wiretap: Wiretap, limit: float, sits_out: bool
+) -> None:
+    """Else it would vanish after each ready set that names it, at the others' expense."""
+    server = make_server()
+    server.register()
+    device = server.devices[0]
+    reply = parse_ready(device.answer(server.request(READY, 1, 1), max_epsilon=limit))
+    assert (reply.upload is None) == sits_out
+    # Whoever was told that it is ready can make the noise.
+    server.ask_ready()
+    fields = {"ready_set": pack_ready_set(server.ready_set(0)), **server.scale()}
+    upload = device.answer(server.request(UPLOAD, 1, 1, **fields), max_epsilon=limit)
+    assert code_of(upload) == (FAILED if sits_out else None)
+    assert device.entry.participations == len(wiretap.uploads) == (not sits_out)
 
 
 @pytest.mark.parametrize(("unit", "sits_out"), [("record", True), ("client", False)])
@@ -669,7 +693,11 @@ def test_extreme_parameters_are_refused_or_obeyed(
         )
     except ParameterError:
         return
-    server.begin(server_round)
+    server.register()
+    for number, each in server.devices.items():
+        assert code_of(each.answer(server.request(READY, server_round, 1))) is None
+        # Whoever sits out, for want of a grid, is asked for an upload all the same.
+        server.nonces[number] = keys_of(each).begin(server_round, 1)
     device = server.devices[0]
     scales: list[dict[str, int]] = [{"step_exponent": exponent, "pair_scale": scale}]
     with suppress(ValueError, ArithmeticError):

@@ -87,25 +87,37 @@ def test_a_delta_that_would_allow_to_publish_a_client() -> None:
 def test_who_is_honest() -> None:
     found = rows(ran(20, min_ready=15, colluding_fraction=0.3))
     assert (
-        "of the 15 or more clients among which a client hides, itself one of them, a share of "
-        "at most 0.3 is false or colludes with the server, in every round: at least 11 are honest"
-        in text(found["server_and_colluders"])
+        "Sybils: of the 20 clients at most 6 are false or collude with the server, who may name "
+        "all of them in every ready set; among the 15 or more clients among which one hides, "
+        "itself one of them, at least 9 are honest" in text(found["server_and_colluders"])
     )
-    assert "colludes with the user of the models" in text(found["model_user"])
+    assert "collude with the user of the models" in text(found["model_user"])
     assert "no client colludes with the server" in text(found["server"])
     assert [row.colluding_fraction for row in found.values()] == [0.3, 0.0, 0.3]
     coalitions = (Coalition((0, 1, 2), 0.0, 3), Coalition((3, 4, 5, 6), 0.25, 4))
     some = rows(ran(coalitions=coalitions, min_ready=3))["server_and_colluders"]
     for words in (
-        "of the 3 or more clients among which a client hides, itself one of them, a share of at "
-        "most 0 is false or colludes with the server, in every round: at least 3 are honest "
-        "(coalition 1)",
-        "at most 0.25 is false or colludes with the server, in every round: at least 3 are honest "
-        "(coalition 2)",
+        "of the 3 clients of coalition 1 at most 0 are false or collude with the server",
+        "among the 3 or more clients among which one hides, itself one of them, at least 3 are",
+        "of the 4 clients of coalition 2 at most 1 are false or collude with the server",
+        "among the 4 or more clients among which one hides, itself one of them, at least 3 are",
     ):
         assert words in text(some)
     # One client in all is honest in no coalition but its own: the smallest fraction is claimed.
     assert some.colluding_fraction == 0.0
+
+
+def test_who_colludes_is_counted_among_all_clients_not_those_of_a_round() -> None:
+    """The server draws the rounds: it may ask all colluders of the run in one of them."""
+    found = rows(ran(50, num_sampled_clients=10, colluding_fraction=0.3))
+    row = found["server_and_colluders"]
+    assert "Sybils: of the 50 clients at most 3 are false" in text(row)
+    assert [each.colluding_fraction for each in found.values()] == [3 / 50, 0.0, 3 / 50]
+    few = rows(ran(50, num_sampled_clients=9, colluding_fraction=0.1))["server_and_colluders"]
+    assert few.colluding_fraction == 0.0
+    coalitions = (Coalition(tuple(range(8)), 0.25, 4),)
+    some = rows(ran(16, coalitions=coalitions, colluding_fraction=0.4, min_ready=12))
+    assert some["server_and_colluders"].colluding_fraction == 2 / 8
 
 
 def test_what_each_adversary_s_figure_rests_on() -> None:

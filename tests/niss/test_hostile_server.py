@@ -36,6 +36,7 @@ from tests.niss.hostile_server import (
     HostileServer,
     Masked,
     Wiretap,
+    forge_card,
     make_devices,
     make_parameters,
     make_sybil,
@@ -279,23 +280,12 @@ def test_a_public_key_of_low_order_is_refused() -> None:
     sybil = make_sybil(1)
     card = sybil.peer(server.run_tag()).card
     for point in (bytes(32), (1).to_bytes(32, "little")):
-        forged = _sign(sybil, 1, server.run_tag(), point)
+        forged = forge_card(1, server.run_tag(), sybil.identity_private, point)
         assert is_refused(
             server.ask_upload(0, [replace(sybil.peer(b"x"), card=forged), *server.ready_set(0)[1:]])
         )
     assert card != forged
     assert_uncharged(server.devices[0])
-
-
-def _sign(sybil: Colluder, number: int, run_tag: bytes, exchange: bytes):  # type: ignore[no-untyped-def]
-    """Sign a public exchange key whose private key nobody has, as `sign_card` would."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from strategies.mechanisms import key_agreement
-
-    text = key_agreement._card_text(number, run_tag, sybil.identity, exchange)
-    signature = Ed25519PrivateKey.from_private_bytes(sybil.identity_private).sign(text)
-    return key_agreement.PublicCard(number, sybil.identity, exchange, signature)
 
 
 # Ready sets.
@@ -330,7 +320,8 @@ def test_a_client_whose_own_exchange_key_is_reflected_hides_no_less(wiretap: Wir
     server = make_server()
     server.begin()
     sybil = make_sybil(1)
-    card = _sign(sybil, 1, server.run_tag(), server.cards[0].exchange)
+    exchange = server.cards[0].exchange
+    card = forge_card(1, server.run_tag(), sybil.identity_private, exchange)
     named = [ReadyPeer(card, sybil.nonce), *server.ready_set(0, range(2, MEMBERS))]
     assert not server.ask_upload(0, named).has_error()
     for number in range(2, MEMBERS):

@@ -1,6 +1,7 @@
 """The noise of a round: the table of the calibration, what hides each client, the finest grid."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from strategies.niss.noise_plan import (
     choose_grid,
     circles_of,
     edge_share,
+    has_room,
     most_noise,
     needed_of,
     own_noise_multiplier,
@@ -102,6 +104,8 @@ def test_every_client_is_hidden_by_its_own_z_whoever_vanishes(
     found = only_plan(
         honest, expected_dropouts=dropouts, min_ready=honest, colluding_fraction=0.0, size=10
     )
+    # As coarse as it is with a client that needs five times the noise of the others.
+    found = replace(found, grid=FixedPoint(8 * found.grid.step))
     own = np.array([found.own_std(z * found.noise_multiplier) ** 2 for z in extra[:honest]])
     laplacian = honest * np.eye(honest) - 1.0
     covariance = found.pair_std**2 * laplacian + np.diag(own)
@@ -271,3 +275,42 @@ def test_a_client_s_own_target() -> None:
     assert own_noise_multiplier(fixed, 0, 50, 1e4) == 1.0  # the run's noise is the least
     masks, _ = plan(noise_multiplier=0.0, **UNIFORM)
     assert needed_of(masks, {0: 50}, 0) == 0.0
+
+
+@given(
+    targets=strategies.lists(strategies.floats(0.3, 20.0), min_size=0, max_size=4),
+    kind=strategies.sampled_from(["gaussian", "uniform"]),
+    num=strategies.integers(2, 12),
+    size=strategies.sampled_from([1, 650, 10**7]),
+)
+def test_there_is_room_for_all_targets_of_a_run(
+    targets: list[float], kind: str, num: int, size: int
+) -> None:
+    parameters, _ = plan(
+        num,
+        min_ready=num,
+        pair_noise=kind,
+        noise_multiplier=None,
+        target_epsilon=8.0,
+        client_epsilons=tuple(enumerate(targets[:num])),
+    )
+    circle = parameters.circle_of(0)
+    (found,) = plan_round(parameters, 1, size).values()
+    for client in range(num):
+        needed = own_noise_multiplier(parameters, client, 50)
+        assert has_room(parameters, circle, 1, needed)
+        assert found.own_std(needed) > 0.0
+
+
+@given(factor=strategies.floats(1.0, 1e3), size=strategies.sampled_from([1, 650, 10**7]))
+def test_noise_for_which_there_was_room_is_added(factor: float, size: int) -> None:
+    parameters, _ = plan()
+    circle = parameters.circle_of(0)
+    (found,) = plan_round(parameters, 1, size).values()
+    needed = factor * found.noise_multiplier
+    if has_room(parameters, circle, 1, needed):
+        assert found.own_std(needed) <= 2.0**31 / 16 * found.grid.step
+    else:
+        # Not for want of much: rounding is allowed for with a tenth of the variance.
+        with pytest.raises(ParameterError, match="own noise of at most"):
+            found.own_std(1.06 * needed)

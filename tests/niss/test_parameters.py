@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss.circles import Circle, Coalition
-from strategies.niss.noise_plan import circles_of, most_noise, own_noise_multiplier
+from strategies.niss.noise_plan import calibrate, circles_of, most_noise, own_noise_multiplier
 from strategies.niss.parameters import (
     SPARSE_FAILURE,
     NissParameters,
@@ -166,20 +166,31 @@ def test_unknown_keys_are_refused() -> None:
             NissParameters.from_json(json.dumps(changed))
 
 
-def test_a_plan_is_free_and_nothing_else() -> None:
+def test_participations_and_common_noise_are_free_and_nothing_else() -> None:
     expected = unplanned_parameters(noise_multiplier=1.0, clipping_norm=1.0, local_steps=1)
     plan = {"min_ready": 3, "max_ready": 5, "num_clients": 9, "base_noise_multiplier": 0.7}
     given_ = dataclasses.replace(
         expected, update=dataclasses.replace(expected.update, num_participations=4), **plan
     )
-    assert fill_plan(expected, given_) == given_
-    for changes in ({"colluding_fraction": 0.0}, {"expected_dropouts": 1}, UNIFORM):
+    planned = (3, 5, 9)
+    assert fill_plan(expected, given_, planned) == given_
+    for changes in (
+        *({"colluding_fraction": 0.0}, {"expected_dropouts": 1}, UNIFORM),
+        *({"min_ready": 2}, {"min_ready": 4}, {"max_ready": 4}, {"max_ready": 6}),
+        *({"num_clients": 8}, {"num_clients": 10}),
+    ):
         other = dataclasses.replace(given_, **changes)  # type: ignore[arg-type]
-        assert fill_plan(expected, other) != other
+        assert fill_plan(expected, other, planned) == given_ != other
+    free = dataclasses.replace(
+        given_,
+        update=dataclasses.replace(given_.update, num_participations=7),
+        base_noise_multiplier=0.1,
+    )
+    assert fill_plan(expected, free, planned) == free
     weaker = dataclasses.replace(
         given_, update=dataclasses.replace(given_.update, noise_multiplier=0.5)
     )
-    assert fill_plan(expected, weaker) != weaker
+    assert fill_plan(expected, weaker, planned) == given_ != weaker
     with pytest.raises(TypeError):
         unplanned_parameters(sigma=1.0)
 
@@ -210,12 +221,47 @@ def test_a_noise_multiplier_that_is_given_is_the_least() -> None:
 def test_coalitions_are_circles_of_their_own() -> None:
     first, second = Coalition((0, 1, 2), 0.25, 3), Coalition((5, 6), 0.0, 2)
     chosen = make_parameters(8, colluding_fraction=0.1, coalitions=(first, second), min_ready=2)
-    assert chosen.circle_of(1) == Circle(1, 0.25, 3)
-    assert chosen.circle_of(6) == Circle(2, 0.0, 2)
-    assert chosen.circle_of(4) == chosen.circle_of(99) == Circle(0, 0.1, 2)
-    assert circles_of(chosen) == [Circle(1, 0.25, 3), Circle(2, 0.0, 2), Circle(0, 0.1, 2)]
+    circles = [Circle(1, 0.25, 3, 3), Circle(2, 0.0, 2, 2), Circle(0, 0.1, 2, 8)]
+    assert chosen.circle_of(1) == circles[0]
+    assert chosen.circle_of(6) == circles[1]
+    assert chosen.circle_of(4) == chosen.circle_of(99) == circles[2]
+    assert circles_of(chosen) == chosen.circles() == circles
+    assert [chosen.circle_size(each) for each in circles] == [3, 2, 3]
     whole = make_parameters(5, coalitions=(Coalition((0, 1, 2, 3, 4), 0.2, 5),))
-    assert circles_of(whole) == [Circle(1, 0.2, 5)]
+    assert circles_of(whole) == [Circle(1, 0.2, 5, 5)]
+    assert whole.circles() == [Circle(1, 0.2, 5, 5), Circle(0, 0.0, 5, 5)]
+
+
+def test_of_a_coalition_a_round_asks_no_more_than_of_all() -> None:
+    large = Coalition(tuple(range(7)), 0.25, 3)
+    chosen = make_parameters(8, coalitions=(large,), min_ready=4, max_ready=5)
+    assert chosen.circles()[0] == Circle(1, 0.25, 3, 5)
+    # Nobody of it is ever ready in a run whose rounds are smaller than its least ready set.
+    few = make_parameters(
+        8, coalitions=(Coalition(tuple(range(7)), 0.25, 6),), max_ready=5, min_ready=4
+    )
+    assert few.circles()[0] == Circle(1, 0.25, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("rho", "least", "most", "colluders", "honest"),
+    [(0.1, 9, 10, 1, 8), (0.3, 9, 10, 3, 6), (0.09, 9, 10, 0, 9), (0.29, 90, 100, 29, 61)],
+)
+def test_all_colluders_of_a_round_may_be_in_the_smallest_ready_set(
+    rho: float, least: int, most: int, colluders: int, honest: int
+) -> None:
+    circle = Circle(0, rho, least, most)
+    assert (circle.num_colluders, circle.num_honest) == (colluders, honest)
+    chosen = make_parameters(
+        most, colluding_fraction=rho, min_ready=least, max_ready=most, num_clients=most
+    )
+    assert calibrate(chosen, chosen.circle_of(0), 1.0).num_honest == honest
+
+
+def test_two_honest_clients_at_least() -> None:
+    make_parameters(10, colluding_fraction=0.3, min_ready=5)
+    with pytest.raises(ParameterError, match="of 10 clients of a round 3 may collude"):
+        make_parameters(10, colluding_fraction=0.3, min_ready=4)
 
 
 def test_sparse_graphs_take_their_failures_from_delta() -> None:

@@ -19,6 +19,7 @@ from strategies.niss.peers import (
     unpack_cards,
     unpack_ready_set,
 )
+from tests.niss.hostile_server import forge_card
 
 RUN = bind_run_tag(bytes(16), "terms")
 
@@ -45,20 +46,32 @@ def test_everybody_is_accepted_who_has_signed() -> None:
     assert accept([]) == []
 
 
-def test_a_card_for_another_run_or_other_terms_is_refused() -> None:
+def test_a_card_for_another_run_or_other_terms_does_not_count() -> None:
     for tag in (bind_run_tag(bytes(16), "other"), bind_run_tag(bytes(15) + b"1", "terms")):
-        with pytest.raises(PeerError, match="not signed"):
-            accept(PEERS, tag=tag)
-        with pytest.raises(PeerError, match="not signed"):
-            accept([ReadyPeer(make_card(9, tag), bytes(16)), *PEERS])
+        assert accept(PEERS, tag=tag) == []
+        assert accept([ReadyPeer(make_card(9, tag), bytes(16)), *PEERS]) == PEERS
 
 
 @pytest.mark.parametrize("name", ["number", "identity", "exchange", "signature"])
-def test_a_card_of_which_anything_was_changed_is_refused(name: str) -> None:
+def test_a_card_of_which_anything_was_changed_does_not_count(name: str) -> None:
     other = {"number": 77, "identity": make_card(1).identity, "exchange": make_card(1).exchange}
     changed = replace(PEERS[0].card, **{name: other.get(name, bytes(64))})
-    with pytest.raises(PeerError, match="not signed"):
-        accept([ReadyPeer(changed, bytes(16)), *PEERS[1:]])
+    forged = [ReadyPeer(changed, bytes(16)), *PEERS[1:]]
+    assert accept(forged) == PEERS[1:]
+    trusted = frozenset(each.card.identity for each in [*PEERS, *forged])
+    assert accept(forged, trusted=trusted) == PEERS[1:]
+    # Who was met before is not left out for another card: it is refused.
+    with pytest.raises(PeerError, match="than before"):
+        accept(forged, {changed.number: PEERS[0].card})
+
+
+@pytest.mark.parametrize("point", [0, 1, 2**255 - 19 - 1, 2**255 - 19])
+def test_a_card_with_an_exchange_key_of_low_order_does_not_count(point: int) -> None:
+    private = os.urandom(32)
+    low = forge_card(9, RUN, private, point.to_bytes(32, "little"))
+    assert accept([ReadyPeer(low, bytes(16)), *PEERS]) == PEERS
+    good = ReadyPeer(forge_card(9, RUN, private, make_card(9).exchange), bytes(16))
+    assert accept([good, *PEERS]) == [good, *PEERS]
 
 
 def test_with_a_trust_list_only_its_devices_count() -> None:

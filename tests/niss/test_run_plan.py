@@ -96,7 +96,7 @@ def test_a_few_that_need_more_do_not_raise_everybody_s_noise() -> None:
 def test_no_other_common_noise_gives_a_sum_with_less(needed: list[float], rho: float) -> None:
     parameters, _ = plan(12, colluding_fraction=rho)
     chosen = choose_base(parameters, needed, 1.0)
-    circle = Circle(0, rho, parameters.min_ready)
+    circle = Circle(0, rho, parameters.min_ready, 12)
 
     def noise(base: float) -> float:
         own = calibrate(parameters, circle, base).own_variance
