@@ -12,7 +12,46 @@ from strategies.mechanisms.pairwise_noise import (
     gaussian_pair_noise,
     sum_uniform_masks,
 )
-from tests.niss.hostile_server import Masked, known_keys
+from strategies.niss.noise_plan import plan_noise
+from strategies.niss.parameters import NissParameters
+from tests.niss.hostile_server import Colluder, HostileServer, Masked, Wiretap, known_keys
+
+
+def promised(upload: Masked, parameters: NissParameters, server_round: int = 1) -> float:
+    """Return sigma_eff that the parameters promise the client of an upload, on its grid."""
+    circle = parameters.circle_of(0)
+    grid, size = upload.scale["grid"], upload.words.size
+    plan = plan_noise(parameters, circle, server_round, size, grid)
+    return plan.noise_multiplier * plan.sensitivity.value
+
+
+def judge(
+    wiretap: Wiretap,
+    server: HostileServer,
+    target: int = 0,
+    colluders: Collection[int | Colluder] = (),
+    parameters: NissParameters | None = None,
+    leaked: tuple[bytes, ...] = (),
+) -> AttackResult | None:
+    """Attack the last upload of a client."""
+    chosen = server.parameters if parameters is None else parameters
+    identity = server.cards[target].identity
+    upload = [each for each in wiretap.uploads if each.identity == identity][-1]
+    lost = {each.identity for each in colluders if isinstance(each, Colluder)}
+    lost |= {server.cards[each].identity for each in colluders if isinstance(each, int)}
+    args = (wiretap.uploads, upload, promised(upload, chosen), server.exchange_keys(colluders))
+    if chosen.pair_noise == "uniform":
+        return judge_uniform(*args, colluders=lost, leaked=leaked)[0]
+    return judge_gaussian(*args, colluders=lost, leaked=leaked)
+
+
+def assert_hidden(result: AttackResult | None, size: int = 20_000) -> None:
+    """Exact chi-square bounds, at 1e-6 each: the attacker is no closer than was promised."""
+    assert result is not None
+    assert result.num_coordinates == size
+    assert result.agrees()
+    assert not result.breaks_promise
+    assert not result.beats_promise()
 
 
 def judge_gaussian(

@@ -17,7 +17,6 @@ from flwr.app import Message
 from strategies.dp_fedpaq.messages import REFUSED
 from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import public_identity, sign_card
-from strategies.mechanisms.linear_attack import AttackResult
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import DeviceTrust
@@ -28,20 +27,17 @@ from strategies.niss.noise_plan import (
     own_noise_multiplier,
     plan_noise,
 )
-from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import ReadyPeer
 from tests.niss.hostile_server import (
-    Colluder,
     Device,
     HostileServer,
-    Masked,
     Wiretap,
     forge_card,
     make_devices,
     make_parameters,
     make_sybil,
 )
-from tests.niss.judge import judge_gaussian, judge_uniform
+from tests.niss.judge import assert_hidden, judge, judge_uniform, promised
 
 SIZE = 20_000
 MEMBERS = 6
@@ -53,42 +49,6 @@ def make_server(
     return HostileServer(
         make_devices(number, size, trusted=trusted), make_parameters(number, **changes)
     )
-
-
-def promised(upload: Masked, parameters: NissParameters, server_round: int = 1) -> float:
-    """Return sigma_eff that the parameters promise the client of an upload, on its grid."""
-    circle = parameters.circle_of(0)
-    grid, size = upload.scale["grid"], upload.words.size
-    plan = plan_noise(parameters, circle, server_round, size, grid)
-    return plan.noise_multiplier * plan.sensitivity.value
-
-
-def judge(
-    wiretap: Wiretap,
-    server: HostileServer,
-    target: int = 0,
-    colluders: tuple[int | Colluder, ...] = (),
-    parameters: NissParameters | None = None,
-    leaked: tuple[bytes, ...] = (),
-) -> AttackResult | None:
-    """Attack the last upload of a client."""
-    chosen = server.parameters if parameters is None else parameters
-    identity = server.cards[target].identity
-    upload = [each for each in wiretap.uploads if each.identity == identity][-1]
-    lost = {each.identity for each in colluders if isinstance(each, Colluder)}
-    lost |= {server.cards[each].identity for each in colluders if isinstance(each, int)}
-    args = (wiretap.uploads, upload, promised(upload, chosen), server.exchange_keys(colluders))
-    if chosen.pair_noise == "uniform":
-        return judge_uniform(*args, colluders=lost, leaked=leaked)[0]
-    return judge_gaussian(*args, colluders=lost, leaked=leaked)
-
-
-def assert_hidden(result: AttackResult | None) -> None:
-    assert result is not None
-    assert result.num_coordinates == SIZE
-    assert result.agrees()
-    assert not result.breaks_promise
-    assert not result.beats_promise()
 
 
 def is_refused(reply: Message) -> bool:
