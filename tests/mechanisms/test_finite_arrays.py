@@ -18,13 +18,13 @@ def test_what_is_allowed_comes_back():
     "bad", [[1.0], [[1.0]], np.empty((2, 0)), [[1.0, np.nan]], [["a", "b"]], [[True, False]]]
 )
 def test_other_matrices_are_refused(bad):
-    with pytest.raises(ParameterError, match="^x: "):
+    with pytest.raises(ParameterError, match=r"^x: "):
         finite_matrix("x", bad, 2)
 
 
 @pytest.mark.parametrize("bad", [1.0, [[1.0, 2.0]], [1.0], [1.0, np.inf], [1j, 2.0]])
 def test_other_vectors_are_refused(bad):
-    with pytest.raises(ParameterError, match="^y: "):
+    with pytest.raises(ParameterError, match=r"^y: "):
         finite_vector("y", bad, 2)
 
 
