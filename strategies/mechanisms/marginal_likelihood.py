@@ -25,7 +25,7 @@ from strategies.mechanisms.smooth_functions import SmoothFunction
 Floats = NDArray[np.float64]
 
 # Lengthscale, and noise beside an outputscale of 1: smooth or wiggly, clean or noisy.
-_STARTS = ((0.2, 1e-3), (0.2, 1e-1), (0.6, 1e-3), (0.6, 1e-1))
+_STARTS = ((0.1, 1e-3), (0.3, 1e-3), (1.0, 1e-3), (0.1, 0.3), (0.3, 0.3), (1.0, 0.3))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def fit_gaussian_process(
     bounds: FitBounds | None = None,
     per_axis: bool = False,
 ) -> GaussianProcess:
-    """Fit lengthscale, outputscale and noise by L-BFGS-B from four fixed starts, and condition.
+    """Fit lengthscale, outputscale and noise by L-BFGS-B from six fixed starts, and condition.
 
     Deterministic; of equal likelihoods the first start's wins. Without observations the answer is
     the prior of the first start.

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.optimize import check_grad
+from scipy.optimize import check_grad, minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
@@ -82,6 +82,28 @@ def test_many_observations_cannot_be_told_from_the_truth():
     assert -1e-6 <= deficit([0.15, 0.6], 2.0, 0.04) <= bound
     for wrong in (([0.6, 0.15], 2.0, 0.04), ([0.15, 0.6], 2.0, 0.08), ([0.3, 0.6], 2.0, 0.04)):
         assert deficit(*wrong) > bound
+
+
+@pytest.mark.parametrize("seed", range(3, 19))
+@pytest.mark.parametrize("n", [6, 15])
+def test_no_other_start_leads_higher(n, seed):
+    # Few observations have several local maxima: wiggles without noise, or noise alone.
+    lengthscale, noise_variance = (0.1, 0.3, 0.6)[seed % 3], (1e-4, 0.05, 0.5)[seed // 3 % 3]
+    x, y = sample(n, [lengthscale] * 2, noise_variance=noise_variance, seed=seed)
+    unit, bounds = math.sqrt(float(np.mean(y * y))), FitBounds()
+    box = np.log([bounds.lengthscale, bounds.outputscale, bounds.noise_variance])
+
+    def loss(logs):
+        kernel = SquaredExponential(np.full(2, math.exp(logs[0])), math.exp(logs[1]))
+        value, slopes = log_marginal_likelihood(kernel, math.exp(logs[2]), x, y / unit)
+        return -value, -np.array([slopes[0] + slopes[1], *slopes[2:]])
+
+    starts = [
+        [math.log(start), 0.0, math.log(s)] for start in (0.05, 0.2, 0.8) for s in (1e-5, 0.05)
+    ]
+    found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=box).fun for start in starts]
+    process = fit_gaussian_process(x, y)
+    assert likelihood(process) >= -min(found) - n * math.log(unit) - 1e-3
 
 
 @pytest.mark.parametrize("scale", [1e-120, 1e-3, 1.0, 1e6])

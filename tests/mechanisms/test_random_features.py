@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.optimize import check_grad
 
 from strategies.mechanisms.parameter_checks import ParameterError
@@ -65,6 +66,15 @@ def test_inner_products_tend_to_the_kernel(num_dimensions, lengthscale, unit_len
     assert errors[2] < errors[0] / 4
     # The twin: the kernel of another lengthscale is not the limit.
     assert np.abs(phi @ phi.T - kernel(x, x, 1.3 * lengthscale, 2.0)).max() > 2 * errors[2]
+
+
+def test_frequencies_are_normal_and_phases_uniform():
+    phi = features(20_000, 3, 0.4)
+    squares = float(((0.4 * phi.frequencies) ** 2).sum())
+    assert stats.chi2.ppf(5e-7, 60_000) <= squares <= stats.chi2.isf(5e-7, 60_000)
+    counts = np.histogram(phi.phases, bins=8, range=(0.0, 2.0 * math.pi))[0]
+    assert counts.sum() == 20_000
+    assert ((counts - 2500.0) ** 2 / 2500.0).sum() <= stats.chi2.isf(1e-6, 7)
 
 
 def test_each_axis_has_its_lengthscale():
