@@ -66,7 +66,7 @@ class Synthetic(Objective):
             grid = np.array(list(product(nodes, repeat=dimension)))
             values = self.values(agent, grid)
             best = float(values.max())
-            for start in grid[np.argsort(values)[-_STARTS:]]:
+            for start in grid[np.argsort(-values)[:_STARTS]]:
                 found = optimize.minimize(
                     lambda x: -float(self.values(agent, x[None])[0]),
                     start,

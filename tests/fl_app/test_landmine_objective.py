@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import io
+from sklearn import model_selection
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
@@ -118,6 +119,26 @@ def test_separable_fields_have_large_areas_on_either_score(write):
         assert all(area.value > 0.9 and not area.failed for area in areas)
 
 
+def test_folds_of_platt_scaling_are_fresh_in_every_trial_of_every_agent(write, monkeypatch):
+    root, drawn = write(make_cells()), []
+
+    class Recorded(model_selection.KFold):
+        def __init__(self, n_splits, *, shuffle, random_state):
+            drawn.append((n_splits, shuffle, random_state))
+            super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
+
+    monkeypatch.setattr(model_selection, "KFold", Recorded)
+    for seed in (0, 1):
+        objective = Landmine(LandmineSettings("landmine", root, scores="platt"), seed)
+        for agent, trial in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            objective.evaluate(agent, {"C": 1.0, "gamma": 0.5}, trial)
+    assert len(set(drawn)) == len(drawn) == 8
+    assert {each[:2] for each in drawn} == {(5, True)}
+    again = Landmine(LandmineSettings("landmine", root, scores="platt"), 0)
+    again.evaluate(1, {"C": 3.0, "gamma": 0.1}, 1)
+    assert drawn[-1] == drawn[3]
+
+
 def test_axes_are_linear_or_logarithmic_over_the_same_bounds(write):
     root = write(make_cells())
     middle = np.full(2, 0.5)
@@ -214,3 +235,13 @@ def test_a_point_that_cannot_be_evaluated_is_a_failed_observation(write):
     objective = Landmine(LandmineSettings("landmine", write(make_cells())), 0)
     objective._fields[0].features[:] = math.nan
     assert observe(objective, 0, {"C": 1.0, "gamma": 1.0}).failed
+
+
+def test_a_relative_folder_is_that_of_the_call(tmp_path, monkeypatch):
+    settings = LandmineSettings("landmine", "data")
+    for num_fields in (2, 3):
+        folder = tmp_path / str(num_fields)
+        (folder / "data").mkdir(parents=True)
+        io.savemat(folder / "data" / FILE, make_cells(num_fields))
+        monkeypatch.chdir(folder)
+        assert load_objective(settings, 0).num_agents == num_fields
