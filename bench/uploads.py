@@ -1,6 +1,7 @@
 """Nanoseconds a parameter to make and to read an upload, and ratios to a memory copy.
 
 What is timed on the client: clip, add noise, quantise, pack. On the server: unpack, dequantise.
+Last, the noise and the masks of pairs, a coordinate and peer.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from strategies.dp_fedpaq.algorithm import (
     encode_update,
     privatize_update,
 )
+from strategies.mechanisms.pairwise_noise import sum_pair_noise, sum_uniform_masks
 from strategies.mechanisms.rng import Randomness
+
+PEERS = 5
 
 
 def median_ns(action: Callable[[], object], size: int, repeats: int) -> float:
@@ -71,6 +75,12 @@ def main() -> None:
                 f"| {kind} | {name} | {making:.1f} | {making / copy:.0f} | {reading:.1f} | "
                 f"{reading / copy:.0f} |"
             )
+    keys = [bytes([number]) * 32 for number in range(PEERS)]
+    print("| pair noise | ns a coordinate and peer | / copy | / numpy normal |")
+    print("|---|---|---|---|")
+    for name, total in (("gaussian", sum_pair_noise), ("uniform", sum_uniform_masks)):
+        drawing = median_ns(lambda t=total: t(keys, [], size), size * PEERS, repeats)
+        print(f"| {name} | {drawing:.2f} | {drawing / copy:.0f} | {drawing / normal:.2f} |")
 
 
 if __name__ == "__main__":

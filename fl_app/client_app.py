@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.device_state import STATE_FILE, FolderState
+from fl_app.device_trust import read_device_trust, read_max_epsilon
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.registry import METHODS
@@ -58,6 +59,8 @@ def train(message: Message, context: Context) -> Message:
             int(context.node_config[PARTITION_KEY]),
             int(context.node_config[NUM_PARTITIONS_KEY]),
             open_state(context),
+            read_device_trust(context.node_config),
+            read_max_epsilon(context.node_config),
         )
         return METHODS[settings.strategy.name].train(message, context, task)
     except RunError:

@@ -210,6 +210,21 @@ def forget_replies(folder: Path, up_to_round: int) -> None:
         )
 
 
+def forget_keys(folder: Path) -> bool:
+    """Forget all keys, at the end of a simulated run: whoever finds the folder learns no noise.
+
+    Returns
+    -------
+    bool
+        Whether they are gone from the log of what was written, too: not if another process reads.
+    """
+    connection = _connect(folder, "OFF")
+    with _named(folder):
+        connection.execute("DELETE FROM keys")
+        busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    return not busy
+
+
 def _connect(folder: Path, synchronous: Synchronous) -> sqlite3.Connection:
     """Return this process's connection to a folder's file."""
     with _named(folder):
@@ -234,6 +249,8 @@ def _open(file: Path, synchronous: Synchronous, *_: int) -> sqlite3.Connection:
         found = rows[0][0] if rows else None
         raise ConfigError("format_version", found, f"{FORMAT_VERSION} ({file})")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
+    # What is deleted is overwritten.
+    connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 

@@ -16,7 +16,7 @@ from fl_app.asked_clients import AskedJournal, read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, strip_engine
 from fl_app.client_app import SETTINGS_KEY
 from fl_app.data import FederatedDataset
-from fl_app.device_state import forget_replies
+from fl_app.device_state import forget_keys, forget_replies
 from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
@@ -26,10 +26,11 @@ from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
 from fl_app.published import compare_with_published
-from fl_app.registry import build_strategy, explain_sensitivity, name_parameter
+from fl_app.registry import build_strategy, name_parameter, update_of
 from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
-from strategies.dp_fedpaq import DpFedPaq, ParameterError
+from fl_app.update_settings import explain_sensitivity
+from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.rounds import RoundResult
 
@@ -76,7 +77,7 @@ class FederatedRun:
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
         sizes = dataset.partition_sizes()
-        self._strategy: DpFedPaq = build_strategy(
+        self._strategy = build_strategy(
             settings,
             client_ids=client_ids,
             num_records={index: int(size) for index, size in enumerate(sizes)},
@@ -95,10 +96,10 @@ class FederatedRun:
         """
         self._begin = time.perf_counter()
         settings = self._settings
-        if reason := explain_sensitivity(settings):
+        if reason := explain_sensitivity(settings, update_of(self._strategy)):
             _log.warning("the noise follows the clipped update (whole_update): %s", reason)
         faults = settings.faults
-        if faults.loss_rate or faults.late_rate:
+        if faults.is_faulty:
             grid = self._faults = FaultyGrid(grid, faults)
         model = build_model(
             settings.model,
@@ -118,7 +119,7 @@ class FederatedRun:
         if settings.randomness == "secret":
             folder = self._store.checkpoints
             asked = read_asked(folder)
-            if asked is not None and asked[0] == first_round:
+            if asked is not None and asked.server_round == first_round:
                 self._strategy.repeat_round(*asked)
             grid = AskedJournal(grid, folder, self._client_ids, self._write_privacy)
         try:
@@ -191,8 +192,11 @@ class FederatedRun:
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
             metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
-        if server_round == 0:
-            self._write_row(_empty_row(), metrics)
+        if server_round == 0 and self._checkpoint is None:
+            self._write_row(_empty_row(self._strategy.own_metrics), metrics)
+            if settings.randomness == "secret":
+                # What clients are told of the run from the start, it could not draw again.
+                self._save(arrays)
         return metrics
 
     def _on_round(self, outcome: RoundResult, evaluation: MetricRecord | None) -> bool:
@@ -289,6 +293,9 @@ class FederatedRun:
         }
         self._store.write_model(model, {"model": settings.model.name})
         self._store.write_summary(summary)
+        ended = totals["rounds"] == settings.rounds or not self._interrupted.is_set()
+        if ended and not forget_keys(self._store.checkpoints):
+            _log.warning("deleted keys are still in the log of %s", self._store.checkpoints)
         return summary
 
     def _train_losses(self) -> dict[int, float]:
@@ -318,12 +325,13 @@ def _row(outcome: RoundResult) -> dict[str, Any]:
         "uplink_bytes": outcome.uplink_bytes,
         "downlink_bytes": outcome.downlink_bytes,
         "control_bytes": outcome.control_bytes,
+        **outcome.own,
     }
 
 
-def _empty_row() -> dict[str, Any]:
+def _empty_row(own: tuple[str, ...]) -> dict[str, Any]:
     """Return the row of the evaluation before the first round."""
     counts = dict.fromkeys(("num_sampled", "num_replies", "num_failures", "num_ineligible"), 0)
     sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
     losses = dict.fromkeys(("train_loss", "global_train_loss", "test_loss", "test_accuracy"))
-    return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes}
+    return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes, **dict.fromkeys(own)}

@@ -13,6 +13,7 @@ from fl_app.per_example_training import clipped_steps, num_trainable
 from fl_app.settings import RunSettings
 from strategies.device_state import DeviceState
 from strategies.dp_fedpaq.client import LocalWork, Trained
+from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust
 
 
 class LocalTask:
@@ -27,6 +28,10 @@ class LocalTask:
         Number of partitions in the run.
     state : DeviceState or None
         What the client remembers of the run; None: the method's choice.
+    trust : DeviceTrust
+        Who the device is to others, and whom it trusts.
+    max_epsilon : float or None
+        The largest total epsilon that the device's owner allows.
     """
 
     def __init__(
@@ -35,9 +40,13 @@ class LocalTask:
         partition_id: int,
         num_partitions: int,
         state: DeviceState | None = None,
+        trust: DeviceTrust = NOBODY_KNOWN,
+        max_epsilon: float | None = None,
     ) -> None:
         self.settings = settings
         self.state = state
+        self.trust = trust
+        self.max_epsilon = max_epsilon
         self._partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None

@@ -4,21 +4,25 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from flwr.app import Context, Message
 
 from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
-from fl_app.models import loss_family
-from fl_app.settings import RunSettings, StrategySettings
+from fl_app.settings import NissSettings, RunSettings
+from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
-from strategies.mechanisms.convex_conditions import broken_conditions
-from strategies.mechanisms.sensitivity import LocalTraining
+from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.guarantees import MAX_DELTA
+from strategies.niss import Coalition, Niss, NissParameters
+from strategies.niss import client as niss_client
+from strategies.niss.parameters import fill_plan
+from strategies.niss.run_plan import plan_ready
 from strategies.rounds import OnRound
 
-DEFAULT_NUM_LEVELS = 100
-_UPDATE_NOISE = ("sound", "update_noise")
+FederatedStrategy = DpFedPaq | Niss
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Method:
     """One method: how its server side is built and how its client side answers."""
 
     description: str
-    build: Callable[..., DpFedPaq]
+    build: Callable[..., FederatedStrategy]
     train: Callable[[Message, Context, LocalTask], Message]
 
 
@@ -36,7 +40,7 @@ def build_strategy(
     client_ids: Mapping[int, int] | None = None,
     num_records: Mapping[int, int] | None = None,
     on_round: OnRound | None = None,
-) -> DpFedPaq:
+) -> FederatedStrategy:
     """Build the strategy of a run.
 
     Parameters
@@ -59,6 +63,11 @@ def build_strategy(
         return method.build(settings, client_ids, num_records, on_round)
     except ParameterError as error:
         raise name_parameter(error, settings) from None
+
+
+def update_of(strategy: FederatedStrategy) -> DpFedPaqParameters:
+    """Return the parameters of a strategy's updates."""
+    return strategy.parameters.update if isinstance(strategy, Niss) else strategy.parameters
 
 
 def check_settings(settings: RunSettings) -> None:
@@ -101,122 +110,85 @@ def _build_dp_fedpaq(
     num_records: Mapping[int, int] | None,
     on_round: OnRound | None,
 ) -> DpFedPaq:
-    chosen = settings.strategy
-
     def build(sensitivity: str) -> DpFedPaq:
         return DpFedPaq(
-            num_sampled_clients=settings.num_sampled_clients,
-            fraction_train=settings.fraction_train,
-            participation=settings.participation,
-            max_participations=chosen.max_participations,
-            colluding_fraction=chosen.colluding_fraction,
-            uplink_budget_bits=settings.budget.bits,
-            min_replies=settings.min_replies,
+            **_cohort_fields(settings),
+            colluding_fraction=settings.strategy.colluding_fraction,
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
-            mode=chosen.mode,
-            unit=chosen.unit,
-            neighboring_relation=chosen.neighboring_relation,
-            sensitivity=sensitivity,
-            mechanism=chosen.mechanism,
-            noise_at=chosen.noise_at,
-            clipping_norm=chosen.clipping_norm,
-            max_grad_norm=chosen.max_grad_norm,
-            target_epsilon=chosen.target_epsilon,
-            noise_multiplier=chosen.noise_multiplier,
-            target_delta=chosen.target_delta,
-            accountant=chosen.accountant,
-            training=None if sensitivity == "whole_update" else _declare_training(settings),
-            local_steps=chosen.local_steps,
-            local_epochs=chosen.local_epochs,
-            sampling=chosen.sampling,
-            sample_rate=chosen.sample_rate,
-            batch_size=chosen.batch_size,
-            learning_rate=chosen.learning_rate,
-            lr_schedule=chosen.lr_schedule,
-            lr_decay=chosen.lr_decay,
-            quantizer=chosen.quantizer,
-            num_levels=_num_levels(chosen),
-            randomness=settings.randomness,
-            seed=settings.seed,
+            **update_fields(settings, sensitivity),
         )
 
-    if chosen.sensitivity != "auto":
-        return build(chosen.sensitivity)
-    if chosen.max_grad_norm is not None and (chosen.mode, chosen.mechanism) == _UPDATE_NOISE:
-        return build("one_step")
-    strategy = build("whole_update")
-    if not strategy.parameters.client_adds_noise or loss_family(settings.model.name) is None:
-        return strategy
-    if chosen.mode == "paper":
-        return strategy
-    try:
-        return build("convex")
-    except ParameterError as error:
-        if error.key != "sensitivity":
-            raise
-        return strategy
+    return resolve_sensitivity(settings, build, update_of)
 
 
-def explain_sensitivity(settings: RunSettings) -> str | None:
-    """Return why `auto` chose whole_update, with its larger noise; None if it did not."""
+def _build_niss(
+    settings: RunSettings,
+    client_ids: Mapping[int, int] | None,
+    num_records: Mapping[int, int] | None,
+    on_round: OnRound | None,
+) -> FederatedStrategy:
     chosen = settings.strategy
-    if chosen.sensitivity != "auto":
-        return None
-    parameters = build_strategy(settings).parameters
-    if not parameters.client_adds_noise or parameters.sensitivity == "convex":
-        return None
-    if parameters.mode == "paper":
-        return None
-    if loss_family(settings.model.name) is None:
-        return f"model {settings.model.name} is not convex"
-    broken = broken_conditions(
-        dataclasses.replace(_declare_training(settings), sampling=parameters.record_sampling),
-        unit=chosen.unit,
-        neighboring_relation=chosen.neighboring_relation,
-    )
-    return "; ".join(broken)
+    assert isinstance(chosen, NissSettings)
+    if chosen.noise_at == "server":
+        # The central comparison: nothing needs to cancel where the server is trusted.
+        return _build_dp_fedpaq(settings, client_ids, num_records, on_round)
+    own = {
+        key: getattr(chosen, key)
+        for key in (
+            *("mode", "pair_noise", "graph", "colluding_fraction", "expected_dropouts"),
+            *("min_ready", "max_dropouts", "max_attempts", "weighting", "unit_noise_std", "tau"),
+            "collusion_bound",
+        )
+    }
+    own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
+
+    def build(sensitivity: str) -> Niss:
+        return Niss(
+            **_cohort_fields(settings),
+            client_ids=client_ids,
+            num_records=num_records,
+            on_round=on_round,
+            coalitions=tuple(Coalition(**vars(each)) for each in chosen.coalitions),
+            **{**update_fields(settings, sensitivity), **own},
+        )
+
+    return resolve_sensitivity(settings, build, update_of)
 
 
-def _declare_training(settings: RunSettings) -> LocalTraining:
-    """Say what `fl_app.local_training` does under these settings, for the convex bound."""
-    chosen = settings.strategy
-    family = loss_family(settings.model.name)
-    return LocalTraining(
-        loss="softmax_cross_entropy" if family == "softmax" else settings.model.name,
-        optimizer="sgd",
-        momentum=0.0,
-        weight_decay=chosen.weight_decay,
-        proximal=chosen.proximal,
-        learning_rates=(chosen.learning_rate,),
-        batch_size=chosen.batch_size,
-        feature_norm=chosen.feature_norm,
-        has_bias=True,
-        per_example_clipping=chosen.max_grad_norm is not None,
-        class_weights=False,
-        input_dropout=False,
-        trainable_lower_layers=family is None,
-        keeps_state_between_rounds=False,
-        float64=True,
-        data_dependent_preprocessing=False,
-        defined_for_all_records=True,
-        sampling="fixed",
-        disjoint_batches=chosen.local_steps is not None,
-        full_batches=chosen.local_steps is not None,
-    )
+def _cohort_fields(settings: RunSettings) -> dict[str, Any]:
+    """Return how a round's clients are drawn, as the strategies take it."""
+    return {
+        "num_sampled_clients": settings.num_sampled_clients,
+        "fraction_train": settings.fraction_train,
+        "participation": settings.participation,
+        "max_participations": settings.strategy.max_participations,
+        "min_replies": settings.min_replies,
+        "uplink_budget_bits": settings.budget.bits,
+    }
 
 
-def _num_levels(chosen: StrategySettings) -> int:
-    if chosen.target_bits is not None:
-        # A sign and the largest s whose levels 0..s fit in the remaining bits.
-        return int(2 ** (chosen.target_bits - 1) - 1)
-    return DEFAULT_NUM_LEVELS if chosen.num_levels is None else chosen.num_levels
+def _read_epsilons(given: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """Return the targets of single clients, by client number."""
+    found = {}
+    for name, epsilon in given.items():
+        if (
+            not name.isdecimal()
+            or isinstance(epsilon, bool)
+            or not isinstance(epsilon, int | float)
+        ):
+            raise ConfigError(
+                "strategy.target_epsilons", dict(given), "{client number: a number > 0}"
+            )
+        found[int(name)] = float(epsilon)
+    return tuple(sorted(found.items()))
 
 
 def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Message:
     """Answer a request; the parameters must be those that the settings stand for."""
     expected, terms = _expected_parameters(task.settings)
+    assert isinstance(expected, DpFedPaqParameters)
     return dp_fedpaq_client.train(
         message,
         context,
@@ -224,14 +196,59 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
         local_update=task.local_update,
         accepts=lambda given: (
             given == dataclasses.replace(expected, num_participations=given.num_participations)
+            and _allows(task.max_epsilon, given)
         ),
         terms=terms,
         state=task.state,
     )
 
 
+def _allows(max_epsilon: float | None, given: DpFedPaqParameters) -> bool:
+    """Return whether a run's own noise meets what the device's owner allows at most."""
+    if max_epsilon is None:
+        return True
+    noised = given.adds_noise and given.noise_at == "client" and given.mode == "sound"
+    noised = noised and given.randomness == "secret" and given.target_delta <= MAX_DELTA
+    # With a given noise multiplier the total is not known before the run.
+    return noised and given.target_epsilon is not None and given.target_epsilon <= max_epsilon
+
+
+def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
+    """Answer a request; the parameters must be those that the settings stand for."""
+    expected, terms = _expected_parameters(task.settings)
+    if isinstance(expected, DpFedPaqParameters):
+        return _train_dp_fedpaq(message, context, task)
+    return niss_client.train(
+        message,
+        context,
+        num_records=task.num_records,
+        local_update=task.local_update,
+        accepts=lambda given: (
+            given == fill_plan(expected, given, _planned_ready(task.settings, given))
+        ),
+        terms=terms,
+        state=task.state,
+        trust=task.trust,
+        max_epsilon=task.max_epsilon,
+    )
+
+
 @lru_cache(maxsize=4)
-def _expected_parameters(settings: RunSettings) -> tuple[DpFedPaqParameters, str]:
+def _planned_ready(settings: RunSettings, given: NissParameters) -> tuple[int, int, int]:
+    """Return what the settings lead to: who must be ready, who may be, and the clients of all."""
+    chosen = settings.strategy
+    assert isinstance(chosen, NissSettings)
+    cohorts = CohortPlan(
+        settings.num_sampled_clients, settings.fraction_train, settings.participation
+    )
+    num_clients = settings.num_clients or given.num_clients
+    return plan_ready(cohorts, num_clients, chosen.min_ready)
+
+
+@lru_cache(maxsize=4)
+def _expected_parameters(
+    settings: RunSettings,
+) -> tuple[DpFedPaqParameters | NissParameters, str]:
     return build_strategy(settings).parameters, settings.to_json()
 
 
@@ -240,6 +257,11 @@ METHODS: dict[str, Method] = {
         "clipped, noised and quantised updates, averaged (FedAvg and FedPaq are settings of it)",
         _build_dp_fedpaq,
         _train_dp_fedpaq,
+    ),
+    "niss": Method(
+        "noise that cancels in the sum: accuracy near a trusted server's, hidden from the server",
+        _build_niss,
+        _train_niss,
     ),
 }
 

@@ -5,13 +5,15 @@ Nothing here knows Hydra, so a client can read the settings that the server send
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from fl_app.data import DataSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError
 from fl_app.models import ModelSettings
+from fl_app.plain_mapping import PlainMapping
 from fl_app.published import PublishedSettings
 from fl_app.structure import build
 
@@ -38,7 +40,7 @@ class EngineSettings:
 class StrategySettings:
     """The method and its parameters (conf/strategy); the files there explain each key."""
 
-    name: Literal["dp_fedpaq"]
+    name: Literal["dp_fedpaq", "niss"]
     label: str | None = None
     mode: Literal["sound", "paper"] = "sound"
     unit: Literal["record", "client"] = "record"
@@ -63,11 +65,54 @@ class StrategySettings:
     learning_rate: float = 0.1
     lr_schedule: Literal["constant", "inverse_rounds", "exponential"] = "constant"
     lr_decay: float = 1.0
+    lr_decay_rounds: int = 1
     weight_decay: float = 0.0
     proximal: float = 0.0
     accountant: Literal["auto", "closed_form", "pld", "rdp"] = "auto"
     max_participations: int | None = None
     colluding_fraction: float = 0.1
+
+    @staticmethod
+    def choose(values: Mapping[str, Any]) -> type["StrategySettings"]:
+        """Return the dataclass that holds a method's keys."""
+        return NissSettings if values.get("name") == "niss" else StrategySettings
+
+
+@dataclass(frozen=True)
+class CoalitionSettings:
+    """Clients that offset their noise among themselves only.
+
+    Attributes
+    ----------
+    clients : tuple of int
+        Their numbers.
+    colluding_fraction : float
+        Share of them, in [0, 1), that may help the server.
+    min_ready : int
+        Clients of it, >= 2, below which none of them uploads.
+    """
+
+    clients: tuple[int, ...]
+    colluding_fraction: float
+    min_ready: int
+
+
+@dataclass(frozen=True)
+class NissSettings(StrategySettings):
+    """The keys of NISS (conf/strategy/niss.yaml): those of an update, and its own."""
+
+    target_epsilons: PlainMapping | None = None
+    pair_noise: Literal["gaussian", "uniform", "none"] = "gaussian"
+    graph: Literal["complete", "sparse"] = "complete"
+    expected_dropouts: int = 0
+    min_ready: int | None = None
+    max_dropouts: int | None = None
+    max_attempts: int = 3
+    coalitions: tuple[CoalitionSettings, ...] = ()
+    weighting: Literal["uniform", "examples"] = "uniform"
+    unit_noise_std: float | None = None
+    tau: float | None = None
+    collusion_bound: Literal["conservative", "optimistic"] = "conservative"
 
 
 @dataclass(frozen=True)
@@ -119,7 +164,7 @@ class RunSettings:
     num_clients: int | None = None
     num_sampled_clients: int | None = None
     fraction_train: float | None = None
-    participation: Literal["fixed", "poisson"] = "fixed"
+    participation: Literal["fixed", "poisson", "round_robin"] = "fixed"
     min_replies: int = 1
     round_timeout: float = 3600.0
     train_loss_every: int | None = None
@@ -144,7 +189,7 @@ class RunSettings:
         _require("engine.workers", self.engine.workers, self.engine.workers >= 1, "an integer >= 1")
         if self.engine.name == "in_process" and self.engine.workers != 1:
             raise ConfigError("engine.workers", self.engine.workers, "1 with engine=in_process")
-        for key in ("loss_rate", "late_rate"):
+        for key in ("loss_rate", "late_rate", "drop_after_ready"):
             rate = getattr(self.faults, key)
             _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")
         _require_seed("faults.seed", self.faults.seed)
@@ -153,6 +198,12 @@ class RunSettings:
                 "train_loss_every",
                 self.train_loss_every,
                 "null with randomness=secret (no guarantee covers a loss on the clients' data)",
+            )
+        if self.faults.drop_after_ready and self.strategy.name != "niss":
+            raise ConfigError(
+                "faults.drop_after_ready",
+                self.faults.drop_after_ready,
+                "0 without strategy=niss, whose clients say that they are ready",
             )
         self._check_cohort()
         _check_strategy(self.strategy)

@@ -64,7 +64,10 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return build(typing.cast(type, hint), value, key + ".")
+        # A group whose keys depend on a choice among them says which dataclass holds them.
+        choose = getattr(hint, "choose", None)
+        chosen = choose(value) if choose and isinstance(value, Mapping) else hint
+        return build(typing.cast(type, chosen), value, key + ".")
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         each = typing.get_args(hint)[0]
         return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
@@ -84,7 +87,8 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             return float(value)
         if option is PlainMapping and isinstance(value, Mapping):
             with suppress(ValueError):
-                return PlainMapping(value)
+                # YAML reads {3: 1} with a number as its name, JSON and the command line with text.
+                return PlainMapping({str(k) if type(k) is int else k: v for k, v in value.items()})
     raise ConfigError(key, value, _describe(hint) + _spelling_hint(value, options))
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strategies.dp_fedpaq import DpFedPaq as DpFedPaq
+    from strategies.niss import Niss as Niss
 
-_STRATEGIES = {"DpFedPaq": "strategies.dp_fedpaq"}
+_STRATEGIES = {"DpFedPaq": "strategies.dp_fedpaq", "Niss": "strategies.niss"}
 
-__all__ = ["DpFedPaq"]
+__all__ = ["DpFedPaq", "Niss"]
 
 
 def __getattr__(name: str) -> object:

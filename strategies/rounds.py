@@ -6,13 +6,16 @@ this one keeps its interface (`flwr.serverapp.strategy.Strategy`) and adds what 
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+
+# Of a method with several exchanges a round, each request names its own in the configuration.
+PHASE_KEY, UPLOAD_PHASE = "phase", "upload"
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -53,6 +56,8 @@ class RoundResult:
         Those of `uplink_bytes` that were aggregated.
     control_bytes : int
         Bytes of everything else in both.
+    own : mapping of str to number or None
+        The method's own figures.
     """
 
     server_round: int
@@ -70,6 +75,7 @@ class RoundResult:
     downlink_bytes: int
     update_bytes: int
     control_bytes: int
+    own: Mapping[str, float | int | None] = field(default_factory=dict)
 
 
 OnRound = Callable[[RoundResult, MetricRecord | None], bool | None]
@@ -84,8 +90,38 @@ def payload_bytes(message: Message) -> tuple[int, int]:
         if isinstance(record, ArrayRecord):
             arrays += sum(len(array.data) for array in record.values())
         else:
-            control += record.count_bytes()
+            control += _count_bytes(record)
     return arrays, control
+
+
+def _count_bytes(record: MetricRecord | ConfigRecord) -> int:
+    try:
+        return record.count_bytes()
+    except (ValueError, IndexError):
+        # Flower cannot count empty text and lists, which any client may send.
+        return len(record.deflate())
+
+
+def number_nodes(grid: Grid, client_ids: Mapping[int, int] | None) -> dict[int, int]:
+    """Return client number -> node id of the connected nodes.
+
+    Parameters
+    ----------
+    grid : Grid
+    client_ids : mapping of int to int, or None
+        Node id to client number. None: the node ids themselves.
+
+    Raises
+    ------
+    RuntimeError
+        If no node is connected.
+    """
+    nodes = list(grid.get_node_ids())
+    if not nodes:
+        raise RuntimeError("no node is connected")
+    if client_ids is None:
+        return {node: node for node in nodes}
+    return {client_ids[node]: node for node in nodes if node in client_ids}
 
 
 class EndOfRun(Exception):  # noqa: N818
@@ -100,20 +136,37 @@ class RoundStrategy(Strategy):
     on_round : callable or None
         Called after each round with its `RoundResult` and the server's evaluation (or None). The
         run stops after the round if it returns False.
+
+    Attributes
+    ----------
+    own_metrics : tuple of str
+        Names of the figures in `RoundResult.own`.
     """
+
+    own_metrics: tuple[str, ...] = ()
 
     def __init__(self, on_round: OnRound | None = None) -> None:
         self.on_round = on_round
-        self._repeated: dict[int, list[int]] = {}
+        self._repeated: dict[int, tuple[Mapping[int, int], int]] = {}
 
-    def repeat_round(self, server_round: int, clients: list[int]) -> None:
+    def repeat_round(self, server_round: int, uploads: Mapping[int, int], attempt: int = 1) -> None:
         """Ask these clients in a round, instead of drawing anew, before `start`.
 
+        Parameters
+        ----------
+        server_round : int
+        uploads : mapping of int to int
+            How many different uploads of the round each client may have been asked for.
+        attempt : int
+            The last one that may have been sent, of a method that tries a round several times.
+
+        Notes
+        -----
         For a round that may have been sent before the server was killed. Where cohorts are drawn
         in secret, other clients would be asked in its place: what the first ones uploaded would be
         charged to nobody.
         """
-        self._repeated[server_round] = clients
+        self._repeated[server_round] = uploads, attempt
 
     @abstractmethod
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fl_app.engines.relay import GridRelay
 from fl_app.engines.stored_reply import Blobs, restore_reply, store_reply
 from strategies.mechanisms.rng import Randomness
+from strategies.rounds import PHASE_KEY, UPLOAD_PHASE
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,19 @@ class FaultSettings:
         Probability in [0, 1] that a reply that is not lost comes a round too late.
     seed : int
         Seed of the faults, apart from the run's.
+    drop_after_ready : float
+        Probability in [0, 1] that a client that said it is ready vanishes before its upload.
     """
 
     loss_rate: float = 0.0
     late_rate: float = 0.0
     seed: int = 0
+    drop_after_ready: float = 0.0
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether anything goes wrong at all."""
+        return max(self.loss_rate, self.late_rate, self.drop_after_ready) > 0.0
 
 
 Faults = tuple[list[bool], list[bool]]
@@ -55,6 +64,12 @@ def draw_faults(settings: FaultSettings, exchange: int, count: int) -> Faults:
     lost = [bool(draw < settings.loss_rate) for draw in draws[:, 0]]
     late = [bool(draw < settings.late_rate) for draw in draws[:, 1]]
     return lost, [hit and not gone for hit, gone in zip(late, lost, strict=True)]
+
+
+def _asks_for_upload(request: Message) -> bool:
+    """Return whether a request is the last of a round's exchanges, of a method that has several."""
+    config = request.content.get("config")
+    return isinstance(config, ConfigRecord) and config.get(PHASE_KEY) == UPLOAD_PHASE
 
 
 class FaultyGrid(GridRelay):
@@ -119,7 +134,7 @@ class FaultyGrid(GridRelay):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages: a new exchange."""
-        requests = list(messages)
+        requests = self._drop(list(messages))
         lost, late = self._begin(len(requests))
         identifiers = list(self._grid.push_messages(requests))
         if len(identifiers) != len(requests):
@@ -149,7 +164,7 @@ class FaultyGrid(GridRelay):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Exchange messages, then drop the lost replies and hold back the late ones."""
-        requests = list(messages)
+        requests = self._drop(list(messages))
         lost, late = self._begin(len(requests))
         nodes = [request.metadata.dst_node_id for request in requests]
         lost_nodes = {node for node, hit in zip(nodes, lost, strict=True) if hit}
@@ -164,6 +179,15 @@ class FaultyGrid(GridRelay):
             else:
                 arrived.append(reply)
         return arrived
+
+    def _drop(self, requests: list[Message]) -> list[Message]:
+        """Return the requests without those for uploads whose clients have vanished."""
+        rate = self._settings.drop_after_ready
+        if not rate or not all(_asks_for_upload(request) for request in requests):
+            return requests
+        stream = Randomness("seeded", self._settings.seed).stream("drops", self._exchanges + 1)
+        gone = stream.uniform(len(requests)) < rate
+        return [request for request, hit in zip(requests, gone, strict=True) if not hit]
 
     def _begin(self, count: int) -> Faults:
         """Begin an exchange of `count` requests."""

@@ -291,10 +291,15 @@ class UploadStreams:
         Seeded or secret.
     server_round, client : int
         Names of the streams of a seeded run.
+    attempt : int
+        From 1; above 1 of a round that is repeated with fresh draws.
     """
 
-    def __init__(self, randomness: Randomness, server_round: int, client: int) -> None:
-        self.records = randomness.stream("records", server_round, client)
-        self.training = randomness.stream("training", server_round, client)
-        self.noise = randomness.stream("noise", server_round, client)
-        self.rounding = randomness.stream("rounding", server_round, client)
+    def __init__(
+        self, randomness: Randomness, server_round: int, client: int, attempt: int = 1
+    ) -> None:
+        labels = (server_round, client) if attempt == 1 else (server_round, client, attempt)
+        self.records = randomness.stream("records", *labels)
+        self.training = randomness.stream("training", *labels)
+        self.noise = randomness.stream("noise", *labels)
+        self.rounding = randomness.stream("rounding", *labels)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from numpy.typing import NDArray
 
 from strategies.device_state import ContextState, DeviceState
@@ -45,6 +45,8 @@ METHOD = "dp_fedpaq"
 _SEEDED = "seeded"
 _log = logging.getLogger(__name__)
 
+StepNoise = Callable[[int, int], NDArray[np.float64]]
+
 
 @dataclass(frozen=True)
 class LocalWork:
@@ -79,7 +81,7 @@ class LocalWork:
     seed: int
     float64: bool
     max_grad_norm: float | None = None
-    step_noise: Callable[[int, int], NDArray[np.float64]] | None = None
+    step_noise: StepNoise | None = None
 
 
 Trained = tuple[Mapping[str, NDArray[np.generic]], float | None]
@@ -140,7 +142,7 @@ def train(
     """
     try:
         request = parse_request(message)
-        model = _read_model(request)
+        model = read_model(request.arrays, request.parameters)
     except (MessageError, ParameterError, SensitivityError, ValueError) as error:
         _log.warning("request refused: %s", error)
         return error_reply(message, REFUSED, "request refused by the client")
@@ -151,7 +153,7 @@ def train(
     entry = memory.read_entry(METHOD)
     if request.server_round < entry.last_round:
         return error_reply(message, REFUSED, "round already answered")
-    agreed = _digest(parameters.to_json(), terms)
+    agreed = digest_terms(parameters.to_json(), terms)
     if entry.terms not in ("", agreed):
         return error_reply(message, REFUSED, "parameters changed within a run")
     secret = parameters.randomness == "secret"
@@ -213,15 +215,13 @@ def _make_upload(
         return gradient_noise(mechanism, size, streams.noise)
 
     in_steps = parameters.mechanism == "dp_sgd" and mechanism is not None
-    work = LocalWork(
-        arrays=model.copy_arrays(),
-        batches=draw_records(parameters, records, streams.records) if enough else [],
-        batch_size=parameters.batch_size,
-        learning_rate=parameters.learning_rate_in_round(request.server_round),
-        seed=int(streams.training.words(1)[0] >> np.uint64(1)),
-        float64=parameters.sensitivity in EXACT_SENSITIVITIES,
-        max_grad_norm=parameters.max_grad_norm,
-        step_noise=step_noise if in_steps else None,
+    work = describe_work(
+        parameters,
+        request.server_round,
+        model,
+        draw_records(parameters, records, streams.records) if enough else [],
+        streams,
+        step_noise if in_steps else None,
     )
     try:
         trained, loss = local_update(work) if enough else (model.arrays, None)
@@ -246,12 +246,37 @@ def _make_upload(
     return upload, None, True
 
 
+def describe_work(
+    parameters: DpFedPaqParameters,
+    server_round: int,
+    model: ReceivedModel,
+    batches: Batches,
+    streams: UploadStreams,
+    step_noise: StepNoise | None = None,
+) -> LocalWork:
+    """Describe a round's local training."""
+    return LocalWork(
+        arrays=model.copy_arrays(),
+        batches=batches,
+        batch_size=parameters.batch_size,
+        learning_rate=parameters.learning_rate_in_round(server_round),
+        seed=int(streams.training.words(1)[0] >> np.uint64(1)),
+        float64=parameters.sensitivity in EXACT_SENSITIVITIES,
+        max_grad_norm=parameters.max_grad_norm,
+        step_noise=step_noise,
+    )
+
+
 def _hash_request(request: Request, agreed: str) -> str:
     """Return the digest of all that a round's upload depends on, besides the data."""
-    arrays = request.arrays
+    return hash_model(request.arrays, [request.server_round, agreed])
+
+
+def hash_model(arrays: ArrayRecord, beside: list[int | str]) -> str:
+    """Return the digest of a model's record and of what stands beside it in a request."""
     heads = [[name, each.dtype, list(each.shape), each.stype] for name, each in arrays.items()]
     sizes = [len(each.data) for each in arrays.values()]
-    digest = hashlib.sha256(json.dumps([request.server_round, agreed, heads, sizes]).encode())
+    digest = hashlib.sha256(json.dumps([*beside, heads, sizes]).encode())
     for each in arrays.values():
         digest.update(each.data)
     return digest.hexdigest()
@@ -265,17 +290,24 @@ def _describe_releases(parameters: DpFedPaqParameters, records: int) -> str:
     return json.dumps({**asdict(releases), "delta": parameters.target_delta})
 
 
-def _read_model(request: Request) -> ReceivedModel:
-    """Return the model, checked before any data is read."""
-    model = receive_model(request.arrays)
+def read_model(arrays: ArrayRecord, parameters: DpFedPaqParameters) -> ReceivedModel:
+    """Return the model, checked before any data is read.
+
+    Raises
+    ------
+    MessageError, SensitivityError, ValueError
+        If it is not a model, or not one that the parameters allow to train on.
+    """
+    model = receive_model(arrays)
     if not model.is_finite:
         raise MessageError("model with a number that is not finite")
-    if request.parameters.sensitivity in EXACT_SENSITIVITIES:
+    if parameters.sensitivity in EXACT_SENSITIVITIES:
         check_model(model.vector)
     return model
 
 
 # The same for all requests of a run.
 @lru_cache(maxsize=4)
-def _digest(parameters: str, terms: str) -> str:
+def digest_terms(parameters: str, terms: str) -> str:
+    """Return the digest of what a client agrees to when it joins a run."""
     return hashlib.sha256(f"{parameters}\n{terms}".encode()).hexdigest()

@@ -1,5 +1,6 @@
 """Who is asked in a round, and how often one client may be."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.mechanisms.rng import Stream
 
-PARTICIPATION_KINDS = ("fixed", "poisson")
+PARTICIPATION_KINDS = ("fixed", "poisson", "round_robin")
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class CohortPlan:
         r, clients asked in a round. At most one of this and `fraction_train` is given.
     fraction_train : float or None
         r / M in (0, 1]; r is rounded to the nearest integer, at least 1. Neither: everybody.
-    participation : {"fixed", "poisson"}
-        Exactly r clients without replacement, or each by itself with probability r / M.
+    participation : {"fixed", "poisson", "round_robin"}
+        Exactly r clients without replacement; each by itself with probability r / M; or everybody
+        in turn, r a round, in the order of the client numbers.
     max_participations : int or None
         Uploads of one client in the run at most; None: planned (`plan_participations`).
     min_replies : int
@@ -71,12 +73,17 @@ class CohortPlan:
         """Return how often one client may upload in a run of K rounds."""
         if self.max_participations is not None:
             return self.max_participations
+        if self.participation == "round_robin":
+            return math.ceil(num_rounds * self.num_sampled(num_clients) / num_clients)
         return plan_participations(num_rounds, self.num_sampled(num_clients), num_clients)
 
-    def draw(self, clients: Iterable[int], stream: Stream) -> list[int]:
+    def draw(self, clients: Iterable[int], stream: Stream, server_round: int) -> list[int]:
         """Draw a round's clients, in increasing order."""
         ordered = sorted(clients)
         sampled = self.num_sampled(len(ordered))
+        if self.participation == "round_robin":
+            first = (server_round - 1) * sampled
+            return sorted(ordered[at % len(ordered)] for at in range(first, first + sampled))
         drawn = sample_cohort(len(ordered), sampled, self.participation, stream)
         return [ordered[position] for position in drawn]
 

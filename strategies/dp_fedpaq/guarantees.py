@@ -224,13 +224,13 @@ def _assumptions(
             "sampling hide in addition is not counted"
         )
     if parameters.mode == "sound":
-        lines += _conditions(parameters, max(1, run.num_rounds))
+        lines += sensitivity_conditions(parameters, max(1, run.num_rounds))
     if parameters.is_size_public:
         lines.append("the number of records of a client is public")
     return tuple(dict.fromkeys(lines))
 
 
-def _conditions(parameters: DpFedPaqParameters, num_rounds: int) -> tuple[str, ...]:
+def sensitivity_conditions(parameters: DpFedPaqParameters, num_rounds: int) -> tuple[str, ...]:
     """List the conditions of the sensitivities of all rounds, each kind with its largest value.
 
     Learning rates never rise, so the convex bound only falls, and once it is the smaller of the

@@ -112,9 +112,13 @@ def parse_request(message: Message) -> Request:
 def model_arrays(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a model's record; MessageError if one cannot be read."""
     try:
-        return {name: array.numpy() for name, array in record.items()}
-    except (TypeError, ValueError, EOFError) as error:
+        arrays = {name: array.numpy() for name, array in record.items()}
+    except Exception as error:
+        # The reader guesses what the bytes are, an archive among others, and fails in many ways.
         raise MessageError(f"array that cannot be read ({type(error).__name__})") from None
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise MessageError("array that is none")
+    return arrays
 
 
 def model_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
@@ -123,15 +127,19 @@ def model_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
 
 
 def upload_reply(
-    message: Message, upload: bytes, train_loss: float | None, local_failure: bool
+    message: Message,
+    upload: bytes,
+    train_loss: float | None,
+    local_failure: bool,
+    upload_type: str = UPLOAD_TYPE,
 ) -> Message:
-    """Build the reply that carries an upload; the last two are simulation-only values."""
+    """Build the reply that carries an upload; loss and failure are simulation-only values."""
     metrics: dict[str, int | float | list[int] | list[float]] = {"num-examples": 1}
     if train_loss is not None and math.isfinite(train_loss):
         metrics[TRAIN_LOSS_KEY] = float(train_loss)
     if local_failure:
         metrics[LOCAL_FAILURE_KEY] = 1
-    array = Array("uint8", (len(upload),), UPLOAD_TYPE, upload)
+    array = Array("uint8", (len(upload),), upload_type, upload)
     content = RecordDict({ARRAYS: ArrayRecord({UPDATE_KEY: array}), METRICS: MetricRecord(metrics)})
     return Message(content, reply_to=message)
 
@@ -147,7 +155,7 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
     return Message(Error(code, reason), reply_to=message)
 
 
-def parse_reply(message: Message) -> Reply:
+def parse_reply(message: Message, upload_type: str = UPLOAD_TYPE) -> Reply:
     """Parse a reply without decoding the upload.
 
     Raises
@@ -164,7 +172,7 @@ def parse_reply(message: Message) -> Reply:
     if not isinstance(arrays, ArrayRecord) or list(arrays) != [UPDATE_KEY]:
         raise MessageError("reply without an upload")
     array = arrays[UPDATE_KEY]
-    if array.stype != UPLOAD_TYPE or array.dtype != "uint8" or array.shape != (len(array.data),):
+    if array.stype != upload_type or array.dtype != "uint8" or array.shape != (len(array.data),):
         raise MessageError("upload of an unknown kind")
     loss = metrics.get(TRAIN_LOSS_KEY) if isinstance(metrics, MetricRecord) else None
     failure = isinstance(metrics, MetricRecord) and bool(metrics.get(LOCAL_FAILURE_KEY, 0))

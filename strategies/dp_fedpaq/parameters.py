@@ -76,7 +76,7 @@ class DpFedPaqParameters:
         step.
     batch_size : int
         b; every batch mean divides by it.
-    learning_rate, lr_schedule, lr_decay : float, str, float
+    learning_rate, lr_schedule, lr_decay, lr_decay_rounds : float, str, float, int
         eta of the first round and how it falls with the rounds (`learning_rate_in_round`).
     quantizer : {"none", "qsgd"}
         `none` uploads float32.
@@ -110,6 +110,7 @@ class DpFedPaqParameters:
     learning_rate: float = 0.1
     lr_schedule: str = "constant"
     lr_decay: float = 1.0
+    lr_decay_rounds: int = 1
     quantizer: str = "qsgd"
     num_levels: int = 100
     randomness: RandomnessKind = "seeded"
@@ -122,6 +123,7 @@ class DpFedPaqParameters:
         for key in ("num_participations", "local_steps", "local_epochs", "batch_size"):
             check_integer(key, getattr(self, key), 1, optional=key.startswith("local"))
         check_integer("seed", self.seed, 0)
+        check_integer("lr_decay_rounds", self.lr_decay_rounds, 1)
         for key in ("clipping_norm", "max_grad_norm", "target_epsilon"):
             check_number(key, getattr(self, key), positive=True, optional=True)
         check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)
@@ -212,14 +214,16 @@ class DpFedPaqParameters:
     def learning_rate_in_round(self, server_round: int) -> float:
         """Return eta of a round, counted from 1.
 
-        `constant`: eta. `exponential`: eta * lr_decay^(round - 1). `inverse_rounds` (the published
-        experiments): eta in rounds 1 and 2, then eta / ((i - 1) E + 1) with i = round - 1 and E the
-        local steps or epochs.
+        `constant`: eta. `exponential`: eta * lr_decay^k, k = floor((round - 1) / lr_decay_rounds);
+        where everybody takes part once in so many rounds, k counts participations.
+        `inverse_rounds` (the published experiments): eta in rounds 1 and 2, then
+        eta / ((i - 1) E + 1) with i = round - 1 and E the local steps or epochs.
         """
         if server_round < 1:
             raise ParameterError("server_round", server_round, ">= 1")
         if self.lr_schedule == "exponential":
-            return self.learning_rate * self.lr_decay ** (server_round - 1)
+            falls = (server_round - 1) // self.lr_decay_rounds
+            return self.learning_rate * self.lr_decay**falls
         if self.lr_schedule == "inverse_rounds" and server_round > 2:
             work = self.local_steps if self.local_steps is not None else self.local_epochs
             assert work is not None
@@ -274,5 +278,5 @@ def _from_json(text: str) -> DpFedPaqParameters:
         return DpFedPaqParameters(**values, training=training)
     except ParameterError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ParameterError("parameters", type(error).__name__, "what to_json writes") from None

@@ -2,13 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message
 
 from strategies.dp_fedpaq.algorithm import Vector, decode_update
-from strategies.dp_fedpaq.messages import FAILED, REFUSED, STATE_LOST, MessageError, parse_reply
+from strategies.dp_fedpaq.messages import (
+    FAILED,
+    REFUSED,
+    STATE_LOST,
+    MessageError,
+    Reply,
+    parse_reply,
+)
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.clipping import l2_norm
 from strategies.mechanisms.packing import PackingError
@@ -86,18 +93,23 @@ class CollectedReplies:
 
 
 def collect_replies(
-    server_round: int, cohort: Mapping[int, int], replies: Iterable[Message]
+    group: str,
+    cohort: Mapping[int, int],
+    replies: Iterable[Message],
+    parse: Callable[[Message], Reply] = parse_reply,
 ) -> CollectedReplies:
-    """Sort a round's replies.
+    """Sort the replies to one exchange.
 
     Parameters
     ----------
-    server_round : int
-        The round that was asked for; replies to another are dropped.
+    group : str
+        The group id of the requests, such as the round; replies to another are dropped.
     cohort : mapping of int to int
         Node id to client number of those who were asked.
     replies : iterable of Message
         In any order.
+    parse : callable
+        Parses one reply, or raises MessageError.
     """
     collected = CollectedReplies()
     answered: set[int] = set()
@@ -106,17 +118,22 @@ def collect_replies(
         collected.uplink_bytes += uplink
         collected.control_bytes += control
         node = message.metadata.src_node_id
-        if node not in cohort or message.metadata.group_id != str(server_round):
+        if node not in cohort or message.metadata.group_id != group:
             collected.dropped["not asked in this round"] += 1
         elif node in answered:
             collected.dropped["second reply"] += 1
         else:
             answered.add(node)
-            _sort_reply(message, cohort[node], collected)
+            _sort_reply(message, cohort[node], collected, parse)
     return collected
 
 
-def _sort_reply(message: Message, client: int, collected: CollectedReplies) -> None:
+def _sort_reply(
+    message: Message,
+    client: int,
+    collected: CollectedReplies,
+    parse: Callable[[Message], Reply],
+) -> None:
     if message.has_error():
         # The code alone: a reason is the client's own text.
         known = ERRORS.get(message.error.code, f"error {message.error.code}")
@@ -124,7 +141,7 @@ def _sort_reply(message: Message, client: int, collected: CollectedReplies) -> N
         collected.num_errors += 1
         return
     try:
-        reply = parse_reply(message)
+        reply = parse(message)
     except MessageError as error:
         collected.dropped[str(error)] += 1
         return

@@ -36,7 +36,7 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy
+from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy, number_nodes
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class DpFedPaq(RoundStrategy):
         learning_rate: float = 0.1,
         lr_schedule: str = "constant",
         lr_decay: float = 1.0,
+        lr_decay_rounds: int = 1,
         quantizer: str = "qsgd",
         num_levels: int = 100,
         randomness: RandomnessKind = "seeded",
@@ -141,6 +142,7 @@ class DpFedPaq(RoundStrategy):
             learning_rate=learning_rate,
             lr_schedule=lr_schedule,
             lr_decay=lr_decay,
+            lr_decay_rounds=lr_decay_rounds,
             quantizer=quantizer,
             num_levels=num_levels,
             randomness=randomness,
@@ -171,7 +173,7 @@ class DpFedPaq(RoundStrategy):
             If the run would exceed its uplink budget.
         """
         # Cohorts are drawn from these, connected or not: the figures count their number.
-        self._population = sorted(self._clients(grid))
+        self._population = sorted(number_nodes(grid, self.client_ids))
         num_clients = len(self._population)
         size = ArrayLayout.of(model_arrays(arrays)).num_parameters
         self.check_budget(num_rounds, num_clients, size)
@@ -196,12 +198,12 @@ class DpFedPaq(RoundStrategy):
         Raises EndOfRun if the uploads might exceed the uplink budget; nobody has been asked then.
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
-        clients = self._clients(grid)
+        clients = number_nodes(grid, self.client_ids)
         population = sorted(clients) if self._population is None else self._population
-        drawn = self.cohorts.draw(population, self._stream("cohort", server_round))
+        drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
         size = self.upload_bits(layout.num_parameters)
         if server_round in self._repeated:
-            drawn = self._repeated.pop(server_round)
+            drawn = sorted(self._repeated.pop(server_round)[0])
             self.tally = self.tally.repeat_uploads(len(drawn), math.ceil(size / 8))
         if not self._budget.allows(8 * self.tally.uplink_bytes, len(drawn), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
@@ -228,7 +230,7 @@ class DpFedPaq(RoundStrategy):
         if self._start is None:
             raise RuntimeError("aggregate_train needs a round begun by configure_train")
         arrays, start, layout = self._start
-        collected = collect_replies(server_round, self._cohort, replies)
+        collected = collect_replies(str(server_round), self._cohort, replies)
         longest = longest_upload(self._parameters, server_round, layout.num_parameters)
         uploads = collected.decode(layout.num_parameters, self._parameters, longest)
         averaged = self._aggregate(server_round, start, uploads)
@@ -335,12 +337,3 @@ class DpFedPaq(RoundStrategy):
     def upload_bits(self, num_parameters: int) -> int:
         """Return beta, the bits of one upload of a model with `num_parameters` parameters."""
         return upload_bits(num_parameters, self._parameters)
-
-    def _clients(self, grid: Grid) -> dict[int, int]:
-        """Return client number -> node id."""
-        nodes = list(grid.get_node_ids())
-        if not nodes:
-            raise RuntimeError("no node is connected")
-        if self.client_ids is None:
-            return {node: node for node in nodes}
-        return {self.client_ids[node]: node for node in nodes if node in self.client_ids}

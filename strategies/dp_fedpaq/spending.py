@@ -28,8 +28,8 @@ class Participation:
         M.
     num_sampled : int
         r, clients asked in a round (expected, with Poisson participation).
-    kind : {"fixed", "poisson"}
-        How a round's clients are drawn.
+    kind : {"fixed", "poisson", "round_robin"}
+        How a round's clients are drawn; with `round_robin` everybody knows them.
     colluding_fraction : float
         Share of the other clients that may help a user of the models.
     uploads : mapping of int to int
@@ -162,6 +162,7 @@ def cohort_hides(parameters: DpFedPaqParameters, run: Participation) -> bool:
         or parameters.mode != "sound"
         or parameters.accountant == "closed_form"
         or run.num_sampled >= run.num_clients
+        or run.kind == "round_robin"
         # A client that sits out after its last upload breaks the draws' independence.
         or parameters.num_participations < run.num_rounds
     ):

@@ -35,6 +35,10 @@ class Tally:
         uploads = Counter(self.uploads) + Counter(asked)
         return replace(self, num_rounds=self.num_rounds + 1, uploads=uploads)
 
+    def charge(self, asked: Iterable[int]) -> "Tally":
+        """Charge one more upload to each of these clients, before they are asked for it."""
+        return replace(self, uploads=Counter(self.uploads) + Counter(asked))
+
     def add_replies(
         self, num_drawn: int, ineligible: Iterable[int], num_valid: int, uplink_bytes: int
     ) -> "Tally":
@@ -43,6 +47,14 @@ class Tally:
             self,
             uploads=Counter(self.uploads) - Counter(set(ineligible)),
             complete=self.complete and num_valid == num_drawn,
+            uplink_bytes=self.uplink_bytes + uplink_bytes,
+        )
+
+    def end_round(self, *, complete: bool, uplink_bytes: int) -> "Tally":
+        """Count what arrived in a round of several exchanges."""
+        return replace(
+            self,
+            complete=self.complete and complete,
             uplink_bytes=self.uplink_bytes + uplink_bytes,
         )
 

@@ -30,6 +30,8 @@ def check_integer(key: str, value: Any, minimum: int, *, optional: bool = False)
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ParameterError(key, value, f"an integer >= {minimum}")
+    if value >= 2**64:
+        raise ParameterError(key, f"an integer of {value.bit_length()} bits", "at most 64 bits")
 
 
 def check_number(
@@ -61,7 +63,8 @@ def check_number(
     # 1 itself is allowed where the bound lies just above it.
     upper = "<= 1" if 1.0 < bound < 1.0 + 1e-9 else f"< {bound:g}"
     words = f"a number {'>' if positive else '>='} 0 and {upper}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # Neither holds for NaN. An integer may be too large for a float, and is compared all the same.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < bound:
         raise ParameterError(key, value, words)
-    if value < 0 or (positive and value == 0) or value >= bound:
+    if positive and value == 0:
         raise ParameterError(key, value, words)

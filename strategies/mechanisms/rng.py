@@ -72,16 +72,19 @@ class Stream(ABC):
 
 
 class KeyStream(Stream):
-    """The AES-256-CTR key stream of a key, as little-endian words, its counter from 0.
+    """The AES-256-CTR key stream of a key, as little-endian words.
 
     Parameters
     ----------
     key : bytes
         32 bytes.
+    part : int
+        0 to 255. The 128-bit counter starts at part * 2^120, so the parts of one key never overlap.
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    def __init__(self, key: bytes, part: int = 0) -> None:
+        counter = bytes([part]) + bytes(15)
+        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
 
     def words(self, size: int) -> NDArray[np.uint64]:  # noqa: D102
         # The cipher wants room for one block less a byte after what it writes.

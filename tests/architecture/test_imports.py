@@ -38,7 +38,12 @@ PURE_LIBRARIES = {"numpy", "scipy"} | (
     set(sys.stdlib_module_names) - {"logging", "random", "pickle", "marshal", "shelve"}
 )
 # The files of a method that know Flower; everything else in its folder is its core.
-FLOWER_GLUE = ("client", "server", "messages", "received_model", "replies")
+FLOWER_GLUE = (
+    *("client", "server", "messages", "received_model", "replies"),
+    *("exchanges", "key_memory", "participant", "upload"),
+)
+# A method whose core builds on another's: NISS is other noise on the same update.
+BUILDS_ON = {"niss": ("dp_fedpaq",)}
 GLUE_NAMES = "|".join(FLOWER_GLUE)
 METHOD_CORE = re.compile(rf"strategies\.(?!mechanisms\.)(\w+)\.(?!(?:{GLUE_NAMES})$)\w+")
 
@@ -114,9 +119,9 @@ def leaves_method_core(module: str, use: Use) -> bool:
     core = METHOD_CORE.fullmatch(module)
     if core is None or not use.imported or starts_with(use.name, ("strategies.mechanisms",)):
         return False
-    own = f"strategies.{core[1]}"
-    glue = tuple(f"{own}.{name}" for name in FLOWER_GLUE)
-    if starts_with(use.name, (own,)):
+    own = tuple(f"strategies.{name}" for name in (core[1], *BUILDS_ON.get(core[1], ())))
+    glue = tuple(f"{package}.{name}" for package in own for name in FLOWER_GLUE)
+    if starts_with(use.name, own):
         return starts_with(use.name, glue)
     return use.name.split(".")[0] not in PURE_LIBRARIES
 
@@ -209,7 +214,9 @@ BREACHES = [
     ("mechanisms", "strategies.mechanisms.clipping", "from ..dp_fedpaq import algorithm"),
     ("mechanisms", "strategies.mechanisms.clipping", "from strategies.niss.algorithm import pair"),
     ("mechanisms", "strategies.mechanisms.a.b", "from strategies import rounds"),
-    ("algorithm", "strategies.niss.algorithm", "from strategies.dp_fedpaq.parameters import P"),
+    ("algorithm", "strategies.dp_fts_de.algorithm", "from strategies.niss.parameters import P"),
+    ("algorithm", "strategies.dp_fedpaq.algorithm", "from strategies.niss.parameters import P"),
+    ("algorithm", "strategies.niss.algorithm", "from strategies.dp_fedpaq.client import train"),
     ("algorithm", "strategies.niss.algorithm", "from strategies.niss.server import Niss"),
     ("algorithm", "strategies.niss.algorithm", "from .client import train"),
     ("algorithm", "strategies.niss.algorithm", "import logging"),
@@ -251,6 +258,7 @@ ALLOWED = [
     ("strategies.mechanisms.gaussian", "import numpy as np\nfrom strategies.mechanisms import rng"),
     ("strategies.mechanisms.gaussian", "from .clipping import clip\nfrom scipy import stats"),
     ("strategies.niss.algorithm", "from strategies.niss.parameters import NissParameters"),
+    ("strategies.niss.algorithm", "from strategies.dp_fedpaq.parameters import P"),
     ("strategies.niss.algorithm", "import math\nfrom ..mechanisms.rng import Stream"),
     ("strategies.niss.server", "import logging\nfrom flwr.serverapp.strategy import Strategy"),
     ("strategies.niss.client", "import flwr\nversion = flwr.__version__"),

@@ -20,10 +20,24 @@ from strategies.mechanisms.rng import SecretStream
 def test_the_number_of_clients_asked(plan: CohortPlan, expected: int) -> None:
     assert plan.num_sampled(40) == expected
     clients = range(100, 140)
-    drawn = plan.draw(reversed(clients), SecretStream())
+    drawn = plan.draw(reversed(clients), SecretStream(), 1)
     assert len(set(drawn)) == len(drawn) == expected
     assert set(drawn) <= set(clients)
     assert drawn == sorted(drawn)
+
+
+@pytest.mark.parametrize("sampled", [1, 4, 6, 7, 10])
+def test_in_turn_everybody_is_asked_as_often_as_planned(sampled: int) -> None:
+    plan, clients = CohortPlan(sampled, participation="round_robin"), range(100, 110)
+    counts = dict.fromkeys(clients, 0)
+    for server_round in range(1, 24):
+        drawn = plan.draw(reversed(clients), SecretStream(), server_round)
+        assert len(set(drawn)) == len(drawn) == sampled
+        for client in drawn:
+            counts[client] += 1
+        # Nobody is ahead of anybody by more than one, nor of the plan.
+        assert max(counts.values()) - min(counts.values()) <= 1
+        assert max(counts.values()) == plan.participations(server_round, 10)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def build(**changes: object) -> DpFedPaqParameters:
         ("lr_schedule", "cosine"),
         ("lr_decay", 0.0),
         ("lr_decay", 1.5),
+        ("lr_decay_rounds", 0),
+        ("lr_decay_rounds", 2.0),
         ("quantizer", "sign"),
         ("num_levels", 0),
         ("num_levels", 65_536),
@@ -202,6 +204,9 @@ def test_learning_rate_schedules() -> None:
     assert rates == pytest.approx([0.1, 0.1, 0.1 / 9, 0.1 / 17])
     chosen = build(lr_schedule="exponential", learning_rate=0.1, lr_decay=0.9)
     assert [chosen.learning_rate_in_round(t) for t in (1, 3)] == pytest.approx([0.1, 0.081])
+    chosen = build(lr_schedule="exponential", learning_rate=0.1, lr_decay=0.9, lr_decay_rounds=3)
+    rates = [chosen.learning_rate_in_round(t) for t in (1, 3, 4, 6, 7)]
+    assert rates == pytest.approx([0.1, 0.1, 0.09, 0.09, 0.081])
     assert build().learning_rate_in_round(99) == 1.0
 
 

@@ -158,7 +158,7 @@ def test_the_report_knows_what_was_lost() -> None:
 
 def test_a_round_that_is_repeated_asks_the_same_clients_and_takes_its_bits_twice() -> None:
     chosen = strategy(quantizer="none", randomness="secret")
-    chosen.repeat_round(2, [FIRST_NODE_ID, FIRST_NODE_ID + 3])
+    chosen.repeat_round(2, {FIRST_NODE_ID: 1, FIRST_NODE_ID + 3: 1})
     grid = RecordingGrid(make_app(), 4)
     start(chosen, grid, num_rounds=2)
     asked = [request.metadata.dst_node_id for request in grid.requests[4:]]

@@ -16,7 +16,7 @@ from fl_app.engines.faults import FaultSettings
 from fl_app.models import MODELS, ModelSettings
 from fl_app.published import PublishedSettings
 from fl_app.registry import METHODS
-from fl_app.settings import EngineSettings, RunSettings, StrategySettings
+from fl_app.settings import EngineSettings, NissSettings, RunSettings, StrategySettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONF = find_conf()
@@ -47,7 +47,7 @@ def test_every_data_file_composes(data):
 def test_every_experiment_composes_by_itself_and_with_every_other_file(experiment):
     compose_settings([f"experiment={experiment}"])
     # What was published is the setting of one strategy, and need not fit another.
-    strategies = () if experiment.startswith("dp_fedpaq_") else ("strategy",)
+    strategies = () if experiment.startswith(("dp_fedpaq_", "niss_")) else ("strategy",)
     for group in (*strategies, "data", "model", "engine"):
         for name in GROUPS[group]:
             path = ["model.path=package.module:build"] if (group, name) == ("model", "user") else []
@@ -84,8 +84,9 @@ def test_conf_gives_every_key_that_the_settings_have():
     written = {key for key in composed if key not in ("hydra", "resume")}
     assert written == set(made)
     for name in GROUPS["strategy"]:
-        values = compose_config([f"strategy={name}"])
-        assert set(values.strategy) == {f.name for f in dataclasses.fields(StrategySettings)}
+        values = compose_config([f"strategy={name}"]).strategy
+        kind = StrategySettings.choose(values)
+        assert set(values) == {f.name for f in dataclasses.fields(kind)}
     for group, kind in (("data", DataSettings), ("model", ModelSettings)):
         for name in GROUPS[group]:
             chosen = compose_config([f"{group}={name}"])[group]
@@ -131,16 +132,21 @@ def test_a_key_without_comment_is_found():
 
 
 def test_comments_name_the_allowed_words():
-    """Each word of a Literal stands in the comment of its key, or in the line below it."""
-    lines = (CONF / "strategy" / "dp_fedpaq.yaml").read_text(encoding="utf-8").splitlines()
-    lines += (CONF / "config.yaml").read_text(encoding="utf-8").splitlines()
-    for kind in (StrategySettings, RunSettings):
+    """Each word of a Literal stands in the comment of its key, or in the lines below it."""
+    files = {
+        StrategySettings: "strategy/dp_fedpaq.yaml",
+        NissSettings: "strategy/niss.yaml",
+        RunSettings: "config.yaml",
+    }
+    for kind, file in files.items():
+        lines = (CONF / file).read_text(encoding="utf-8").splitlines()
         for key, hint in get_type_hints(kind).items():
             words = [word for word in get_args(hint) if isinstance(word, str)]
-            if not words:
+            if not words or key not in kind.__annotations__:
                 continue
             (number,) = (i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
-            comment = " ".join(line.partition("#")[2] for line in lines[number : number + 2])
+            more = itertools.takewhile(lambda line: line.startswith(" "), lines[number + 1 :])
+            comment = " ".join(line.partition("#")[2] for line in (lines[number], *more))
             assert [word for word in words if word not in comment] == [], key
 
 

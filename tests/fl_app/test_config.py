@@ -20,7 +20,10 @@ from fl_app.run_config import to_yaml
 
 CONF = find_conf()
 
-STRATEGIES = "dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_sgd, fedavg, fedpaq, fedprox"
+STRATEGIES = (
+    "dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_sgd, fedavg, fedpaq, fedprox, niss, niss_dp_fedavg, "
+    "niss_paper"
+)
 
 
 def refuse(*overrides: str) -> ConfigError:

@@ -20,6 +20,8 @@ POISSON = (
     "strategy.sample_rate=0.2",
 )
 EPOCHS = ("strategy.local_steps=null", "strategy.local_epochs=1")
+NISS = (*SECRET, "strategy=niss")
+UNIFORM = "strategy.pair_noise=uniform"
 RUNS: dict[str, tuple[str, ...]] = {
     "default": ("randomness=secret",),
     "default_seeded": (),
@@ -53,7 +55,32 @@ RUNS: dict[str, tuple[str, ...]] = {
         *("participation=poisson", "strategy.neighboring_relation=zero_out"),
     ),
     "published_noise": (*SECRET, "strategy=dp_fedpaq_paper", "strategy.local_steps=4"),
+    "niss": NISS,
+    "niss_trust_lists": (
+        *(*NISS, "strategy.colluding_fraction=0.3", "strategy.expected_dropouts=1"),
+        *("strategy.unit=client", "strategy.target_epsilon=50", "strategy.min_ready=10"),
+    ),
+    "niss_uniform": (*NISS, UNIFORM, "strategy.min_ready=8"),
+    "niss_masks_alone": (
+        *(*NISS, UNIFORM, "strategy.target_epsilon=null", "strategy.noise_multiplier=0"),
+    ),
+    "niss_sparse": (
+        *NISS,
+        UNIFORM,
+        "strategy.graph=sparse",
+        "num_clients=20",
+        "strategy.batch_size=4",
+    ),
+    "niss_coalitions": (
+        *(*NISS, "num_clients=12", "strategy.min_ready=3", "strategy.batch_size=8"),
+        "strategy.coalitions=[{clients: [0, 1, 2, 3, 4], colluding_fraction: 0.2, min_ready: 5}]",
+    ),
+    "niss_own_targets": (*NISS, "strategy.target_epsilons={0: 2, 3: 12}"),
+    "niss_in_turn": (*NISS, "participation=round_robin", "num_sampled_clients=4", "num_rounds=5"),
+    "niss_published": (*SECRET, "strategy=niss_paper", "strategy.target_epsilon=8"),
 }
+# Runs of devices that have identity keys and trust each other.
+TRUSTING = ("niss_trust_lists",)
 
 
 def list_guarantees(name: str) -> list[dict[str, Any]]:
@@ -64,13 +91,37 @@ def list_guarantees(name: str) -> list[dict[str, Any]]:
     from fl_app.server_app import app as server_app
 
     settings = compose_settings(list(RUNS[name]))
-    assert settings.num_clients is not None
+    count = settings.num_clients
+    assert count is not None
     with tempfile.TemporaryDirectory() as folder:
+        named = write_trust(Path(folder), count) if name in TRUSTING else {}
+
+        def answer(message: Any, context: Any) -> Any:
+            context.node_config.update(named.get(context.node_config["partition-id"], {}))
+            return client_app(message, context)
+
         run_config = {"settings": settings.to_json(), "output-dir": folder}
-        run_in_process(server_app, client_app, settings.num_clients, run_config)
+        run_in_process(server_app, answer, count, run_config)  # type: ignore[arg-type]
         content = json.loads((Path(folder) / "privacy.json").read_text())
     rows: list[dict[str, Any]] = content["guarantees"]
     return rows
+
+
+def write_trust(folder: Path, count: int) -> dict[int, dict[str, str]]:
+    """Write the files of devices that trust each other; return their node configurations."""
+    from strategies.mechanisms.key_agreement import public_identity
+
+    keys = [bytes([number + 1]) * 32 for number in range(count)]
+    trusted = folder / "trusted"
+    trusted.write_text("\n".join(public_identity(key).hex() for key in keys))
+    for number, key in enumerate(keys):
+        file = folder / f"identity{number}"
+        file.touch(mode=0o600)
+        file.write_text(key.hex())
+    return {
+        number: {"identity-key": str(folder / f"identity{number}"), "trusted-peers": str(trusted)}
+        for number in range(count)
+    }
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
-"""privacy.json of twelve runs, as files that a person has read."""
+"""privacy.json of some runs, as files that a person has read."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.golden.privacy_runs import FOLDER, RUNS, list_guarantees
+from tests.golden.privacy_runs import FOLDER, RUNS, TRUSTING, list_guarantees
+
+NISS_NEVER = ("niss_masks_alone", "niss_published")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -35,5 +37,9 @@ def test_what_is_valid() -> None:
     for name, rows in valid.items():
         if name == "trusted_server":
             assert rows == [False, True]
+        elif name.startswith("niss"):
+            # Server with colluders, server, model user.
+            without_lists = [False, name not in NISS_NEVER, name not in NISS_NEVER]
+            assert rows == ([True] * 3 if name in TRUSTING else without_lists), name
         else:
             assert rows == [name not in never] * 2, name

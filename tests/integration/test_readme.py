@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import accuracy, mechanisms, published, sweeps
+from bench import (
+    accuracy,
+    mechanisms,
+    niss_accuracy,
+    niss_round,
+    published,
+    secure_aggregation,
+    sweeps,
+)
 from fl_app.engines.in_process import run_in_process
 from strategies.dp_fedpaq import PAPER_MAP
+from strategies.niss import PAPER_MAP as NISS_MAP
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -41,7 +50,7 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 
-BENCHES = [accuracy, mechanisms, published, sweeps]
+BENCHES = [accuracy, mechanisms, niss_accuracy, niss_round, published, sweeps]
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda module: module.__name__)
@@ -51,6 +60,13 @@ def test_the_tables_are_what_the_committed_results_say(
     results = json.loads(bench.RESULTS.read_text())
     assert results.keys() >= {"format_version", "command", "seeds", "versions", "date"}
     bench.print_table(results)
+    assert capsys.readouterr().out in README
+
+
+def test_the_summary_of_secure_aggregation_is_what_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    secure_aggregation.print_summary(json.loads(secure_aggregation.RESULTS.read_text()))
     assert capsys.readouterr().out in README
 
 
@@ -66,7 +82,7 @@ def test_our_epsilon_of_dp_sgd_is_that_of_opacus() -> None:
 
 def test_the_paper_map_is_shown_whole() -> None:
     rows = [line.split("|")[1:-1] for line in README.splitlines() if line.count("|") == 4]
-    for step, path in PAPER_MAP.items():
+    for step, path in {**PAPER_MAP, **NISS_MAP}.items():
         function = path.rsplit(".", 1)[1]
         shown = [row[0].strip() for row in rows if function in row[2]]
         if step.startswith("Alg. 2, step "):

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chi2, norm
 
-from strategies.mechanisms.rng import Randomness, SecretStream, SeededStream, Stream
+from strategies.mechanisms.rng import KeyStream, Randomness, SecretStream, SeededStream, Stream
 
 N = 100_000
 ALPHA = 1e-6
@@ -96,6 +96,13 @@ def test_secret_stream_is_the_aes_ctr_key_stream() -> None:
     stream = SecretStream(key)
     words = np.concatenate([stream.words(3), stream.words(7)])
     assert words.tobytes() == expected
+
+
+@pytest.mark.parametrize("part", [0, 1, 255])
+def test_a_part_of_a_key_stream_starts_at_its_own_counter(part: int) -> None:
+    counter = (part * 2**120).to_bytes(16, "big")
+    expected = Cipher(algorithms.AES(bytes(32)), modes.CTR(counter)).encryptor().update(bytes(80))
+    assert KeyStream(bytes(32), part).words(10).tobytes() == expected
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("fast", 0), ("seeded", -1), ("seeded", True)])

@@ -1,0 +1,85 @@
+"""What a device's owner decides, from its node configuration: identity, trust list, budget.
+
+``max-epsilon`` is the largest total epsilon of a run that the device takes part in.
+``identity-key`` names a file with the device's private Ed25519 key (64 hexadecimal digits), and
+``trusted-peers`` one with the public keys of the devices that it masks towards, one in a line,
+``#`` begins a comment. Both are the device owner's files: nothing of them comes from the server.
+"""
+
+import math
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from fl_app.errors import ConfigError
+from strategies.niss.key_memory import KEY_BYTES, NOBODY_KNOWN, DeviceTrust
+
+IDENTITY_KEY, TRUSTED_KEY = "identity-key", "trusted-peers"
+MAX_EPSILON_KEY = "max-epsilon"
+
+
+def read_max_epsilon(node_config: Mapping[str, object]) -> float | None:
+    """Return the largest total epsilon that a device's owner allows; None: no limit.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a number > 0.
+    """
+    given = node_config.get(MAX_EPSILON_KEY)
+    if given is None:
+        return None
+    try:
+        limit = float(given) if not isinstance(given, bool) else math.nan  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        limit = math.nan
+    if not (math.isfinite(limit) and limit > 0.0):
+        raise ConfigError(MAX_EPSILON_KEY, given, "a number > 0")
+    return limit
+
+
+def read_device_trust(node_config: Mapping[str, object]) -> DeviceTrust:
+    """Return who a device is to others and whom it trusts.
+
+    Raises
+    ------
+    ConfigError
+        If a file that is named cannot be read, is not what it should be, or if others may read the
+        private key.
+    """
+    identity = str(node_config.get(IDENTITY_KEY) or "")
+    trusted = str(node_config.get(TRUSTED_KEY) or "")
+    if not identity and not trusted:
+        return NOBODY_KNOWN
+    if trusted and not identity:
+        raise ConfigError(
+            IDENTITY_KEY, None, f"a file with the device's own key beside {TRUSTED_KEY}"
+        )
+    return _read(identity, trusted)
+
+
+@lru_cache(maxsize=64)
+def _read(identity: str, trusted: str) -> DeviceTrust:
+    keys = _read_keys(IDENTITY_KEY, identity)
+    if len(keys) != 1:
+        raise ConfigError(IDENTITY_KEY, identity, "a file with one key")
+    if Path(identity).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            IDENTITY_KEY, identity, "a file that its owner alone may read (chmod 600)"
+        )
+    peers = frozenset(_read_keys(TRUSTED_KEY, trusted)) if trusted else None
+    return DeviceTrust(keys[0], peers)
+
+
+def _read_keys(name: str, file: str) -> list[bytes]:
+    allowed = f"a file with keys of {2 * KEY_BYTES} hexadecimal digits, one in a line"
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        words = [line.partition("#")[0].strip() for line in lines]
+        keys = [bytes.fromhex(word) for word in words if word]
+    except (OSError, ValueError):
+        raise ConfigError(name, file, allowed) from None
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise ConfigError(name, file, allowed)
+    return keys

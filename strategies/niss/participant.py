@@ -1,0 +1,92 @@
+"""A client while it answers one request: what it was asked, who it is, what it remembers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import Message
+
+from strategies.device_state import DeviceState
+from strategies.dp_fedpaq.client import LocalUpdate
+from strategies.dp_fedpaq.messages import REFUSED, error_reply
+from strategies.mechanisms.key_agreement import PublicCard, sign_card
+from strategies.niss.key_memory import DeviceTrust, KeyMemory
+from strategies.niss.messages import Request
+from strategies.niss.parameters import NissParameters
+from strategies.niss.peers import bind_run_tag
+
+METHOD = "niss"
+
+
+@dataclass(frozen=True)
+class Participant:
+    """What a client brings to one request.
+
+    Attributes
+    ----------
+    message : Message
+    request : Request
+        The message, parsed.
+    number : int
+        The client's own.
+    memory : DeviceState
+    keys : KeyMemory
+    trust : DeviceTrust
+    agreed : str
+        Digest of the parameters and settings of the run.
+    num_records : callable
+        Returns n_k; reads the data.
+    local_update : callable
+    max_epsilon : float or None
+        The largest total epsilon that the device's owner allows.
+    """
+
+    message: Message
+    request: Request
+    number: int
+    memory: DeviceState
+    keys: KeyMemory
+    trust: DeviceTrust
+    agreed: str
+    num_records: Callable[[], int]
+    local_update: LocalUpdate
+    max_epsilon: float | None
+
+    @property
+    def parameters(self) -> NissParameters:
+        """The run's parameters."""
+        return self.request.parameters
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether noise and keys come from the system's entropy."""
+        return self.parameters.update.randomness == "secret"
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Round and attempt of the request."""
+        return self.request.server_round, self.request.attempt
+
+    def is_past(self) -> bool:
+        """Return whether the keys of the request's attempt are used up, or those of a later one.
+
+        A seeded run computes its last round again: nothing of it is a release.
+        """
+        used = self.keys.last_used()
+        return self.asked <= used if self.is_secret else self.asked[0] < used[0]
+
+    def is_repeat(self) -> bool:
+        """Return whether the attempt was answered before: it is not charged again (seeded)."""
+        return self.asked <= self.keys.last_used()
+
+    def run_tag(self) -> bytes:
+        """Return what the run's keys are bound to."""
+        return bind_run_tag(self.request.tag, self.agreed)
+
+    def card(self) -> PublicCard:
+        """Return the client's own card."""
+        identity = self.trust.identity or self.keys.identity_key()
+        return sign_card(self.number, self.run_tag(), identity, self.keys.exchange_key())
+
+    def refuse(self, reason: str) -> Message:
+        """Return a refusal; `reason` is a fixed sentence."""
+        return error_reply(self.message, REFUSED, reason)

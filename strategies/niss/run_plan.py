@@ -1,0 +1,120 @@
+"""The plan of a run, before its first round: participations, ready clients, common noise."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.spending import Participation
+from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.noise_plan import calibrate, own_noise_multiplier
+from strategies.niss.parameters import NissParameters
+
+READY_SHARE = 0.9
+"""Share of a round's clients that must be ready, where the user does not say how many."""
+
+
+def plan_run(
+    parameters: NissParameters,
+    cohorts: CohortPlan,
+    plan: Participation,
+    min_ready: int | None,
+) -> tuple[NissParameters, Participation]:
+    """Plan the participations of a client, who must be ready, and the noise that all allow for.
+
+    Parameters
+    ----------
+    parameters : NissParameters
+    cohorts : CohortPlan
+    plan : Participation
+        With the planned rounds, the number of clients and, where they may be known, their sizes.
+    min_ready : int or None
+        None: nine of ten of a round's clients, rounded up.
+
+    Returns
+    -------
+    parameters : NissParameters
+        With `num_participations`, `num_clients`, `min_ready`, `max_ready` and
+        `base_noise_multiplier`.
+    plan : Participation
+        With `num_sampled`.
+
+    Raises
+    ------
+    ParameterError
+        If too few clients take part in a round.
+    """
+    num_clients = plan.num_clients
+    least, sampled, _ = plan_ready(cohorts, num_clients, min_ready)
+    parameters = replace(
+        parameters,
+        update=replace(
+            parameters.update,
+            num_participations=cohorts.participations(plan.num_rounds, num_clients),
+        ),
+        num_clients=num_clients,
+        min_ready=least,
+        max_ready=sampled,
+    )
+    plan = replace(plan, num_sampled=sampled)
+    if parameters.mode == "paper" or not parameters.update.adds_noise:
+        return parameters, plan
+    base = choose_base(parameters, needed_noise(parameters, plan), sampled / num_clients)
+    return replace(parameters, base_noise_multiplier=base), plan
+
+
+def plan_ready(
+    cohorts: CohortPlan, num_clients: int, min_ready: int | None
+) -> tuple[int, int, int]:
+    """Return how many clients of a round must be ready, how many may be, and the clients of all.
+
+    Raises
+    ------
+    ParameterError
+        If a round has too few clients.
+    """
+    sampled = cohorts.num_sampled(num_clients)
+    if sampled < 2:
+        raise ParameterError(
+            "num_sampled_clients", sampled, "at least 2 with niss: noise cancels between clients"
+        )
+    least = min_ready or max(2, math.ceil(READY_SHARE * sampled - 1e-9))
+    if least > sampled:
+        raise ParameterError("min_ready", least, f"at most the clients of a round, {sampled}")
+    return least, sampled, num_clients
+
+
+def needed_noise(parameters: NissParameters, plan: Participation) -> list[float]:
+    """Return z of each client, as far as the sizes are known, else of one of the least size."""
+    least = parameters.update.min_records
+    if plan.num_records is None:
+        numbers = [-1, *(client for client, _ in parameters.client_epsilons)]
+        return [own_noise_multiplier(parameters, number, least) for number in numbers]
+    return [
+        own_noise_multiplier(parameters, client, max(size, least))
+        for client, size in plan.num_records.items()
+        if size >= least or not parameters.update.is_size_public
+    ] or [own_noise_multiplier(parameters, -1, least)]
+
+
+def choose_base(parameters: NissParameters, needed: Sequence[float], share: float) -> float:
+    """Return the z that all clients' noise allows for, with which a sum has the least noise.
+
+    A client that needs more adds noise that does not cancel; a higher base makes all add more.
+
+    Parameters
+    ----------
+    parameters : NissParameters
+    needed : sequence of float
+        z of each client.
+    share : float
+        Share of the clients that a round asks.
+    """
+    circle = parameters.circles()[-1]
+    own = calibrate(parameters, circle, 1.0).own_variance
+
+    def noise_of_sum(base: float) -> float:
+        beyond = sum(max(0.0, each**2 - base**2) for each in needed)
+        return len(needed) * own * base**2 + beyond
+
+    return min(sorted(set(needed)), key=noise_of_sum)

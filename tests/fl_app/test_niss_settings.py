@@ -1,0 +1,198 @@
+"""NISS from its configuration: what is refused, what the parameters become, what a run reports."""
+
+import json
+
+import pytest
+
+from fl_app.config import compose_settings
+from fl_app.errors import ConfigError
+from fl_app.registry import build_strategy, check_settings
+from strategies.dp_fedpaq import DpFedPaq
+from strategies.niss import Coalition, Niss
+from tests.conftest import read_outcome
+
+UNIFORM = "strategy.pair_noise=uniform"
+
+
+def make(*overrides: str):
+    return compose_settings(["strategy=niss", "num_rounds=2", *overrides])
+
+
+REFUSED = [
+    ("strategy.pair_noise=laplace", "strategy.pair_noise: 'laplace'; allowed: gaussian or uniform"),
+    ("strategy.graph=tree", "strategy.graph: 'tree'; allowed: complete or sparse"),
+    ("strategy.graph=sparse", "strategy.graph: 'sparse'; allowed: complete unless pair_noise"),
+    ("strategy.pair_noise=none", "strategy.pair_noise: 'none'; allowed: gaussian, uniform with"),
+    ("strategy.weighting=examples", "strategy.weighting: 'examples'; allowed: uniform"),
+    ("strategy.weighting=sizes", "strategy.weighting: 'sizes'; allowed: uniform or examples"),
+    ("strategy.colluding_fraction=1", "strategy.colluding_fraction: 1.0; allowed: "),
+    ("strategy.colluding_fraction=-.1", "strategy.colluding_fraction: -0.1; allowed: "),
+    ("strategy.colluding_fraction=nan", "strategy.colluding_fraction: nan; allowed: "),
+    ("strategy.min_ready=1", "strategy.min_ready: 1; allowed: an integer >= 2"),
+    ("strategy.min_ready=2.5", "strategy.min_ready: 2.5; allowed: an integer"),
+    ("strategy.min_ready=true", "strategy.min_ready: true; allowed: an integer"),
+    ("strategy.max_dropouts=-1", "strategy.max_dropouts: -1; allowed: an integer >= 0"),
+    ("strategy.max_attempts=0", "strategy.max_attempts: 0; allowed: an integer >= 1"),
+    ("strategy.expected_dropouts=-1", "strategy.expected_dropouts: -1; allowed: an integer >= 0"),
+    ("strategy.tau=.5", "strategy.tau: 0.5; allowed: null with mode=sound"),
+    ("strategy.unit_noise_std=1", "strategy.unit_noise_std: 1.0; allowed: null with mode=sound"),
+    ("strategy.collusion_bound=none", "strategy.collusion_bound: 'none'; allowed: conservative"),
+    ("strategy.target_epsilons={a: 1}", "strategy.target_epsilons: {a: 1}; allowed: {client"),
+    ("strategy.target_epsilons={0: 0}", "strategy.target_epsilons: 0.0; allowed: a number > 0"),
+    ("strategy.target_epsilons={0: x}", "strategy.target_epsilons: {0: 'x'}; allowed: {client"),
+    ("strategy.target_epsilons=3", "strategy.target_epsilons: 3"),
+    ("strategy.coalitions=[3]", "strategy.coalitions[0]: 3"),
+    (
+        "strategy.coalitions=[{clients: [0], colluding_fraction: 0, min_ready: 2}]",
+        "strategy.coalitions.clients: [0]; allowed: different numbers, at least min_ready = 2",
+    ),
+    (
+        "strategy.coalitions=[{clients: [0, 1], colluding_fraction: 0}]",
+        "strategy.coalitions[0].min_ready: ",
+    ),
+    (
+        "strategy.coalitions=[{clients: [0, 1], colluding_fraction: 0, min_ready: 2, more: 1}]",
+        "strategy.coalitions[0].more: ",
+    ),
+    ("strategy.clipping_norm=null", "strategy.clipping_norm: null; allowed: a number > 0"),
+    ("strategy.quantizer=qsgd", "strategy.quantizer: 'qsgd'; allowed: none with niss"),
+    ("participation=poisson", "participation: 'poisson'; allowed: fixed, round_robin with niss"),
+    ("strategy.min_raedy=3", "strategy.min_raedy"),
+    ("faults.drop_after_ready=1.5", "faults.drop_after_ready: 1.5; allowed: a number in [0, 1]"),
+]
+
+
+@pytest.mark.parametrize(("override", "words"), REFUSED, ids=lambda each: each[:50])
+def test_what_is_wrong_is_named(override, words):
+    with pytest.raises(ConfigError) as refused:
+        check_settings(make(override))
+    assert str(refused.value).startswith(words)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["strategy.min_ready=11"], "strategy.min_ready: 11; allowed: at most the clients of a"),
+        (["num_sampled_clients=1"], "num_sampled_clients: 1; allowed: at least 2 with niss"),
+        (["strategy.expected_dropouts=8"], "strategy.expected_dropouts: 8; allowed: 0 to 7"),
+        (["strategy.max_dropouts=1", UNIFORM], "strategy.max_dropouts: 1; allowed: 0"),
+        (
+            ["strategy.graph=sparse", UNIFORM, "strategy.target_delta=1e-9"],
+            "strategy.target_delta: 1e-09; allowed: more than 1e-09 for each of",
+        ),
+        (["budget.uplink_bits=1000"], "budget.uplink_bits: 1000; allowed: at least K r beta"),
+    ],
+    ids=str,
+)
+def test_what_only_the_run_s_size_shows_is_named_before_anybody_is_asked(fl_app, overrides, words):
+    ended = fl_app("run", "strategy=niss", "num_rounds=2", *overrides, "hydra.run.dir=run")
+    assert ended.code == 2
+    assert ended.errors.startswith(f"fl-app: {words}")
+    assert ended.errors.count("\n") == 1
+
+
+def test_every_key_reaches_the_parameters():
+    strategy = build_strategy(
+        make(
+            *("strategy.colluding_fraction=.25", "strategy.target_epsilons={3: 2, 1: 5.5}"),
+            *("strategy.min_ready=6", "strategy.max_dropouts=2", "strategy.max_attempts=5"),
+            *("strategy.expected_dropouts=1", "participation=round_robin"),
+            "strategy.coalitions=[{clients: [0, 1, 2], colluding_fraction: 0.1, min_ready: 3}]",
+        )
+    )
+    assert isinstance(strategy, Niss)
+    given = strategy.parameters
+    assert given.colluding_fraction == 0.25
+    assert given.client_epsilons == ((1, 5.5), (3, 2.0))
+    assert given.expected_dropouts == 1
+    assert given.coalitions == (Coalition((0, 1, 2), 0.1, 3),)
+    assert (strategy._min_ready, strategy._max_dropouts, strategy._max_attempts) == (6, 2, 5)
+    assert strategy.cohorts.participation == "round_robin"
+    masks = build_strategy(make(UNIFORM, "strategy.graph=sparse"))
+    assert isinstance(masks, Niss)
+    assert (masks.parameters.pair_noise, masks.parameters.graph) == ("uniform", "sparse")
+    assert masks._max_dropouts == 0
+
+
+def test_settings_survive_the_wire():
+    made = make(
+        "strategy.target_epsilons={3: 2}",
+        "strategy.coalitions=[{clients: [0, 1, 2], colluding_fraction: 0.1, min_ready: 3}]",
+    )
+    again = type(made).from_json(made.to_json())
+    assert again == made
+    assert build_strategy(again).parameters == build_strategy(made).parameters
+
+
+def test_with_noise_at_the_server_nothing_needs_to_cancel(run):
+    options = ("strategy.unit=client", "strategy.neighboring_relation=zero_out")
+    settings = make("strategy.noise_at=server", *options)
+    assert isinstance(build_strategy(settings), DpFedPaq)
+    outcome = run(
+        *("strategy=niss", "strategy.noise_at=server", "num_rounds=2", "num_clients=4", *options),
+    )
+    assert [row["adversary"] for row in outcome.guarantees] == ["server", "model_user"]
+    assert outcome.summary["strategy"] == "niss"
+    assert outcome.rows[-1]["num_replies"] == 4
+
+
+def test_the_list_says_what_it_is(fl_app):
+    listed = fl_app("list")
+    assert listed.code == 0
+    (line,) = (each for each in listed.output.splitlines() if each.split()[:1] == ["niss"])
+    assert "noise that cancels" in line.lower()
+
+
+def test_a_run_reports_server_and_colluders(fl_app, tmp_path):
+    ended = fl_app("run", "strategy=niss", "num_rounds=2", "num_clients=5", "hydra.run.dir=run")
+    assert ended.code == 0
+    words = " ".join(ended.output.split())
+    assert "The server, with the help of 10 % of the clients" in words
+    outcome = read_outcome(tmp_path / "run")
+    adversaries = [row["adversary"] for row in outcome.guarantees]
+    assert adversaries == ["server_and_colluders", "server", "model_user"]
+    assert outcome.summary["epsilon"] == outcome.guarantees[0]["epsilon"]
+    assert outcome.summary["own_noise_std"] < outcome.summary["noise_std"]
+    assert outcome.summary["pair_noise_std"] > 0
+    assert outcome.summary["uplink_bits_per_parameter"] == 32
+    for row in outcome.rows[1:]:
+        assert row["num_dropped_after_ready"] == 0
+        assert row["num_attempts"] == 1
+        # Own noise of five, averaged: well below that of one client's upload.
+        assert 0 < row["residual_noise_std"] < outcome.summary["noise_std"] / 2
+    first, second = outcome.rows[1:]
+    assert first["registration_bytes"] > second["registration_bytes"] == 0
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "with the help of 10 % of the clients" in " ".join(report.split())
+    assert "no trust list" in report
+
+
+def test_two_runs_in_one_process_are_the_same_to_the_bit(run):
+    one, other = (run("strategy=niss", "num_rounds=3", "num_clients=4") for _ in range(2))
+    assert one.sha256 == other.sha256
+    different = run("strategy=niss", "num_rounds=3", "num_clients=4", "seed=1")
+    assert different.sha256 != one.sha256
+
+
+def test_in_turn_the_cohort_amplifies_nothing(run):
+    """dp_fedpaq: who is drawn in secret hides from users of the models, who is in turn does not."""
+    common = (
+        *("num_rounds=1", "num_clients=6", "num_sampled_clients=2", "randomness=secret"),
+        *("strategy.sensitivity=whole_update", "strategy.max_participations=1"),
+        *("strategy.target_epsilon=null", "strategy.noise_multiplier=2"),
+        "strategy.colluding_fraction=0",
+    )
+    drawn, turn = run(*common), run(*common, "participation=round_robin")
+    assert drawn.guarantees[1]["epsilon"] < drawn.guarantees[0]["epsilon"]
+    assert turn.guarantees[1]["epsilon"] == turn.guarantees[0]["epsilon"]
+    assert json.dumps(turn.guarantees).count("cohort") == 0
+
+
+def test_niss_in_turn_asks_and_charges_everybody_alike(run):
+    outcome = run(
+        *("strategy=niss", "num_rounds=6", "num_clients=6", "num_sampled_clients=3"),
+        *("participation=round_robin", "randomness=secret"),
+    )
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [3] * 6
+    assert 7.5 < outcome.summary["epsilon"] <= 8.0  # three participations of each, as planned
