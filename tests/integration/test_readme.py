@@ -15,6 +15,7 @@ from bench import (
     mechanisms,
     niss_accuracy,
     niss_round,
+    niss_table,
     published,
     secure_aggregation,
     sweeps,
@@ -50,7 +51,7 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 
-BENCHES = [accuracy, mechanisms, niss_accuracy, niss_round, published, sweeps]
+BENCHES = [accuracy, mechanisms, niss_accuracy, niss_round, niss_table, published, sweeps]
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda module: module.__name__)
