@@ -18,6 +18,7 @@ from strategies.mechanisms.closed_form import (
     require_count,
     require_real,
 )
+from strategies.mechanisms.moments import moments_epsilon
 from strategies.mechanisms.poisson import poisson_epsilon
 from strategies.mechanisms.privacy_loss import fixed_size_epsilon
 from strategies.mechanisms.renyi import (
@@ -27,6 +28,7 @@ from strategies.mechanisms.renyi import (
 )
 
 ACCOUNTANTS = ("closed_form", "pld", "rdp")
+COMPARISON_ACCOUNTANTS = ("moments",)  # as published: never what "auto" stands for
 
 # For every (unit, sampling): the relations under which the releases are defined.
 _RELATIONS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -113,7 +115,7 @@ class EpsilonBound:
     ----------
     epsilon : float
         At least 0; infinite for releases without noise.
-    accountant : {"closed_form", "pld", "rdp"}
+    accountant : {"closed_form", "pld", "rdp", "moments"}
         The one asked for, or ``closed_form`` where it gives no more than that one.
     """
 
@@ -138,11 +140,11 @@ def check_accountant(accountant: str, releases: GaussianReleases) -> None:
 
     Parameters
     ----------
-    accountant : {"closed_form", "pld", "rdp", "auto"}
+    accountant : {"closed_form", "pld", "rdp", "moments", "auto"}
         ``closed_form`` covers every sampler: it counts no amplification, which is valid because
         two neighbouring data sets can share the draw; without sampling it is exact. ``pld``
         composes the privacy loss of a sampled release and covers sampling only. ``rdp``, by Renyi
-        divergences, covers every sampler and is looser.
+        divergences, covers every sampler and is looser; ``moments`` only client Poisson cohorts.
     releases : GaussianReleases
 
     Raises
@@ -168,7 +170,7 @@ def bound_epsilon(
     releases : GaussianReleases
     delta : float
         In (0, 1).
-    accountant : {"auto", "closed_form", "pld", "rdp"}
+    accountant : {"auto", "closed_form", "pld", "rdp", "moments"}
         See `check_accountant` and `default_accountant`.
 
     Returns
@@ -184,7 +186,7 @@ def bound_epsilon(
     """
     delta = require_real("delta", delta, 0.0, 1.0, closed="neither", error=AccountingError)
     name = _resolve(accountant, releases)
-    epsilon = _EPSILONS[releases.sampling][name](releases, delta)
+    epsilon = _covering(releases)[name](releases, delta)
     if releases.sampling != "none" and name != "closed_form":
         unamplified = _closed_form(releases, delta)
         if unamplified <= epsilon:
@@ -221,7 +223,7 @@ def calibrate_noise_multiplier(
         ``T``, at least 1.
     unit, neighboring_relation, sampling, sample_rate
         As in `GaussianReleases`.
-    accountant : {"auto", "closed_form", "pld", "rdp"}
+    accountant : {"auto", "closed_form", "pld", "rdp", "moments"}
         As in `bound_epsilon`.
 
     Returns
@@ -314,6 +316,12 @@ _EPSILONS: dict[str, dict[str, Callable[[GaussianReleases, float], float]]] = {
 }
 
 
+def _covering(releases: GaussianReleases) -> dict[str, Callable[[GaussianReleases, float], float]]:
+    is_cohort = (releases.unit, releases.sampling) == ("client", "poisson")  # only under zero_out
+    more = {"moments": _sampled(moments_epsilon)} if is_cohort else {}
+    return {**_EPSILONS[releases.sampling], **more}
+
+
 def _check_words(unit: str, sampling: str) -> None:
     """Refuse a unit, a sampler or a pair of them that is not described by `GaussianReleases`."""
     for name, value, words in (
@@ -331,7 +339,7 @@ def _check_words(unit: str, sampling: str) -> None:
 
 def _resolve(accountant: str, releases: GaussianReleases) -> str:
     """Return the accountant that ``accountant`` stands for, or refuse it."""
-    allowed = _EPSILONS[releases.sampling]
+    allowed = _covering(releases)
     if accountant == "auto":
         return next(iter(allowed))
     if accountant not in allowed:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from strategies.mechanisms.accounting import (
     ACCOUNTANTS,
+    COMPARISON_ACCOUNTANTS,
     AccountingError,
     GaussianReleases,
     bound_epsilon,
@@ -39,6 +40,7 @@ COVERED = [
     *(("closed_form", words) for words in (RECORD, CLIENT, FIXED, POISSON)),
     *(("pld", words) for words in (FIXED, POISSON)),
     *(("rdp", words) for words in (RECORD, FIXED, POISSON)),
+    ("moments", POISSON_CLIENT),
 ]
 
 multipliers = st.floats(math.log(0.05), math.log(1e4)).map(math.exp)
@@ -143,7 +145,7 @@ class TestEveryAccountant:
 
 
 def test_every_accountant_is_covered_by_these_tests() -> None:
-    assert {accountant for accountant, _ in COVERED} == set(ACCOUNTANTS)
+    assert {accountant for accountant, _ in COVERED} == {*ACCOUNTANTS, *COMPARISON_ACCOUNTANTS}
 
 
 def test_epsilon_is_that_of_the_formulas() -> None:

@@ -1,0 +1,138 @@
+"""Tuning real local models: each agent is a natural client with records of its own."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.data import DataError, DataSettings, Records, load_dataset
+from fl_app.errors import ConfigError
+from fl_app.evaluation import evaluate
+from fl_app.local_training import StepSettings, train_steps
+from fl_app.model_arrays import to_arrays
+from fl_app.models import ModelSettings, build_model
+from fl_app.objectives.objective import Objective
+from fl_app.objectives.settings import LocalTrainingSettings
+from fl_app.search_space import AxisValue, IntegerAxis, SearchSpace
+from strategies.mechanisms.rng import Randomness, Stream
+
+AXES = ("learning_rate", "weight_decay", "batch_size")
+Indices = NDArray[np.int64]
+
+
+class LocalTraining(Objective):
+    """Accuracy on an agent's held-out records after training on its other records alone.
+
+    The model begins at the same values for everybody, drawn from the seed. A model that diverges
+    has no accuracy: nan.
+
+    Parameters
+    ----------
+    settings : LocalTrainingSettings
+    seed : int
+        Of the first model, the records held out and the batches.
+    data : DataSettings
+        With natural clients (data.partition.kind=natural_id).
+    model : ModelSettings
+
+    Raises
+    ------
+    ConfigError
+        If the axes are not the three above, or there are fewer clients.
+    DataError
+        If data is missing or damaged, has no natural clients, or a client has too few records.
+    """
+
+    def __init__(
+        self, settings: LocalTrainingSettings, seed: int, data: DataSettings, model: ModelSettings
+    ) -> None:
+        space = SearchSpace(settings.search_space)
+        _check_axes(space)
+        dataset = load_dataset(data, None, seed)
+        clients = dataset.num_partitions
+        num_agents = clients if settings.num_agents is None else settings.num_agents
+        if num_agents > clients:
+            raise ConfigError("objective.num_agents", num_agents, f"at most {clients}, or null")
+        super().__init__(space, num_agents, (0.0, 1.0))
+        self._randomness = Randomness("seeded", seed)
+        self._epochs = settings.local_epochs
+        self._dataset = dataset
+        self._held_out = [
+            choose_held_out(int(size), settings, self._randomness.stream("held-out records", agent))
+            for agent, size in enumerate(dataset.partition_sizes()[:num_agents])
+        ]
+        self._model = build_model(model, dataset.feature_shape, dataset.num_classes, seed)
+        self._start = to_arrays(self._model)
+
+    def records(self, agent: int) -> tuple[Records, Records]:
+        """Return copies of the records that an agent trains on, and of those it scores on."""
+        records, chosen = self._dataset.partition(agent), self._held_out[agent]
+        kept = np.setdiff1d(np.arange(len(records)), chosen)
+        return records.take(kept), records.take(chosen)
+
+    def evaluate(self, agent: int, point: Mapping[str, AxisValue], trial: int = 0) -> float:  # noqa: D102
+        records, held_out = self.records(agent)
+        stream = self._randomness.stream("batches", agent, trial)
+        num_batches = -(-len(records) // int(point["batch_size"]))
+        batches = [
+            batch
+            for _ in range(self._epochs)
+            for batch in np.array_split(
+                stream.sample_without_replacement(len(records), len(records)), num_batches
+            )
+        ]
+        steps = StepSettings(float(point["learning_rate"]), float(point["weight_decay"]))
+        trained, _ = train_steps(
+            self._model,
+            self._start,
+            records,
+            batches,
+            steps,
+            batch_divisor=len(records) / num_batches,
+            torch_seed=int(stream.half_words(1)[0]),
+        )
+        if not all(np.isfinite(values).all() for values in trained.values()):
+            return float("nan")
+        return evaluate(self._model, trained, held_out).accuracy
+
+
+def choose_held_out(num_records: int, settings: LocalTrainingSettings, stream: Stream) -> Indices:
+    """Choose the records that a client's models are scored on.
+
+    Returns
+    -------
+    ndarray of int64
+        In increasing order: validation_fraction of the records, rounded, and at least one.
+
+    Raises
+    ------
+    DataError
+        If none is left to train on.
+    """
+    size = max(1, round(settings.validation_fraction * num_records))
+    if size >= num_records:
+        raise DataError(
+            f"objective.validation_fraction: {settings.validation_fraction}; a client has too few "
+            "records to train and to score on; choose a smaller one, or clients with more records"
+        )
+    if settings.holdout == "last":
+        return np.arange(num_records - size, num_records)
+    return np.sort(stream.sample_without_replacement(num_records, size))
+
+
+def _check_axes(space: SearchSpace) -> None:
+    if sorted(space.names) != sorted(AXES):
+        raise ConfigError(
+            "objective.search_space", list(space.names), f"the axes {', '.join(AXES)}"
+        )
+    for axis in space.axes:
+        key = f"objective.search_space.{axis.name}"
+        is_integer = isinstance(axis, IntegerAxis)
+        if not axis.is_splittable or is_integer != (axis.name == "batch_size"):
+            wanted = "integer or log_integer" if axis.name == "batch_size" else "float or log_float"
+            raise ConfigError(f"{key}.kind", axis.kind, wanted)
+        low = float(axis.low)  # type: ignore[attr-defined]
+        least = 0.0 if axis.name == "weight_decay" else 1.0 if is_integer else 5e-324
+        if low < least:
+            words = {"weight_decay": ">= 0", "batch_size": ">= 1", "learning_rate": "> 0"}
+            raise ConfigError(f"{key}.low", low, f"a number {words[axis.name]}")

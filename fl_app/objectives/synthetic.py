@@ -1,0 +1,87 @@
+"""Synthetic objectives: f_n = g + deviation * h_n, with g and all h_n from a Gaussian process."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from fl_app.objectives.objective import Objective
+from fl_app.objectives.random_function import RandomFunction, draw_function
+from fl_app.objectives.settings import SyntheticSettings
+from fl_app.search_space import AxisValue, RealAxis, SearchSpace
+from strategies.mechanisms.rng import Randomness
+
+Array = NDArray[np.float64]
+
+# The range is this many standard deviations wide to either side: a function leaves it once in
+# about ten million.
+_WIDTH = 6.0
+# Nodes along an axis and best nodes from which an optimum is sought, for one and two axes.
+_NODES, _STARTS = {1: 2001, 2: 65}, 8
+
+
+class Synthetic(Objective):
+    """N functions on [0, 1]^D with axes x1, ..., xD; everything is a function of the seed.
+
+    Parameters
+    ----------
+    settings : SyntheticSettings
+    seed : int
+        Of the functions and the noise.
+    """
+
+    def __init__(self, settings: SyntheticSettings, seed: int) -> None:
+        dimension = settings.dimension
+        axes = tuple(RealAxis(f"x{i + 1}", "float", 0.0, 1.0) for i in range(dimension))
+        largest = _WIDTH * math.hypot(1.0, settings.deviation, settings.noise_std)
+        super().__init__(SearchSpace(axes), settings.num_agents, (-largest, largest))
+        self._settings = settings
+        self._randomness = Randomness("seeded", seed)
+        self._common = self._draw("common function")
+        self._own: dict[int, RandomFunction] = {}
+        self._optima: dict[int, float] = {}
+
+    def values(self, agent: int, x: Array) -> Array:
+        """Return an agent's values without noise, shape (n,), at places x of shape (n, D)."""
+        if agent not in self._own:
+            self._own[agent] = self._draw("own function", agent)
+        return self._common(x) + self._settings.deviation * self._own[agent](x)
+
+    def evaluate(self, agent: int, point: Mapping[str, AxisValue], trial: int = 0) -> float:  # noqa: D102
+        place = self.space.encode(point)
+        label = int.from_bytes(hashlib.sha256(place.astype("<f8").tobytes()).digest()[:8], "big")
+        noise = self._randomness.stream("observation noise", agent, trial, label)
+        value = self.values(agent, place[None])[0]
+        return float(value + self._settings.noise_std * noise.standard_normal(1)[0])
+
+    def optimum(self, agent: int) -> float:
+        """Return an agent's largest value without noise, by a fine grid and local ascent."""
+        if agent not in self._optima:
+            dimension = self._settings.dimension
+            nodes = np.linspace(0.0, 1.0, _NODES[dimension])
+            grid = np.array(list(product(nodes, repeat=dimension)))
+            values = self.values(agent, grid)
+            best = float(values.max())
+            for start in grid[np.argsort(-values)[:_STARTS]]:
+                found = optimize.minimize(
+                    lambda x: -float(self.values(agent, x[None])[0]),
+                    start,
+                    method="L-BFGS-B",
+                    bounds=[(0.0, 1.0)] * dimension,
+                )
+                best = max(best, -float(found.fun))
+            self._optima[agent] = best
+        return self._optima[agent]
+
+    def _draw(self, purpose: str, *labels: int) -> RandomFunction:
+        chosen = self._settings
+        return draw_function(
+            self._randomness.stream(purpose, *labels),
+            chosen.dimension,
+            chosen.family,
+            chosen.lengthscale,
+        )
