@@ -24,6 +24,7 @@ Deviations
 """
 
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.server import DpFtsDe
 from strategies.mechanisms.parameter_checks import ParameterError
 
 PAPER_MAP = {
@@ -41,4 +42,4 @@ PAPER_MAP = {
     "Alg. 1, line 11": "strategies.dp_fts_de.algorithm.release_sums",
 }
 
-__all__ = ["PAPER_MAP", "DpFtsDeParameters", "ParameterError"]
+__all__ = ["PAPER_MAP", "DpFtsDe", "DpFtsDeParameters", "ParameterError"]

@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from strategies.mechanisms.parameter_checks import ParameterError
+
 
 @dataclass(frozen=True)
 class ReleaseTally:
@@ -18,7 +20,7 @@ class ReleaseTally:
     uplink_bytes : int
         Of all replies.
     noise_multiplier : float or None
-        z of the releases, which stays the same all through a run; None before the first.
+        z of the releases, planned before the first round and kept all through a run.
     """
 
     num_rounds: int = 0
@@ -30,19 +32,25 @@ class ReleaseTally:
         """Count a round before anybody is asked."""
         return replace(self, num_rounds=self.num_rounds + 1)
 
-    def release(self, noise_multiplier: float) -> "ReleaseTally":
-        """Count a release before it is broadcast.
+    def plan(self, noise_multiplier: float) -> "ReleaseTally":
+        """Keep the noise that was planned.
 
         Raises
         ------
-        RuntimeError
-            If an earlier one had other noise: they are counted together.
+        ParameterError
+            If other noise was planned before: all releases are counted with one multiplier.
         """
         if self.noise_multiplier not in (None, noise_multiplier):
-            raise RuntimeError("releases of one run with different noise multipliers")
-        return replace(
-            self, num_releases=self.num_releases + 1, noise_multiplier=float(noise_multiplier)
-        )
+            raise ParameterError(
+                "noise_multiplier", noise_multiplier, f"{self.noise_multiplier}, as the run began"
+            )
+        return replace(self, noise_multiplier=float(noise_multiplier))
+
+    def release(self) -> "ReleaseTally":
+        """Count a release before it is broadcast."""
+        if self.noise_multiplier is None:
+            raise RuntimeError("a release before its noise was planned")
+        return replace(self, num_releases=self.num_releases + 1)
 
     def receive(self, uplink_bytes: int) -> "ReleaseTally":
         """Count what arrived."""

@@ -6,18 +6,22 @@ from typing import Any
 import pytest
 
 from strategies.dp_fts_de.tally import ReleaseTally
+from strategies.mechanisms.parameter_checks import ParameterError
 
 
 def test_it_counts_and_comes_back_from_json() -> None:
-    tally = ReleaseTally().begin_round().release(2.0).receive(100).begin_round().release(2.0)
+    tally = ReleaseTally().plan(2.0).begin_round().release().receive(100).begin_round().release()
     assert tally == ReleaseTally(2, 2, 100, 2.0)
     assert ReleaseTally.restore(json.loads(json.dumps(tally.export()))) == tally
     assert ReleaseTally.restore(ReleaseTally().export()) == ReleaseTally()
 
 
 def test_releases_with_other_noise_are_not_counted_together() -> None:
-    with pytest.raises(RuntimeError, match="noise"):
-        ReleaseTally().release(2.0).release(1.0)
+    with pytest.raises(ParameterError, match="noise_multiplier"):
+        ReleaseTally().plan(2.0).plan(1.0)
+    assert ReleaseTally().plan(2.0).plan(2.0).noise_multiplier == 2.0
+    with pytest.raises(RuntimeError, match="planned"):
+        ReleaseTally().release()
 
 
 @pytest.mark.parametrize(
