@@ -46,6 +46,7 @@ class Run:
             "num_random_features": 20,
             "num_initial": 4,
             "release_rounds": (),
+            "prior_mean": False,
         }
         self.rows: list[RoundResult] = []
         self.strategy = DpFtsDe(
@@ -394,7 +395,8 @@ def test_a_round_that_was_sent_before_the_server_was_killed_gets_the_same_vector
     again.start(first_round=2, arrays=arrays)
     assert again.strategy.tally.num_releases == 2
     assert [row.num_replies for row in again.rows] == [5, 5]
-    assert len(repeated := again.uploads(2)) == 5
+    repeated = again.uploads(2)
+    assert len(repeated) == 5
     for agent, vector in repeated.items():
         np.testing.assert_array_equal(vector, first[agent])
 
