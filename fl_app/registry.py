@@ -15,7 +15,7 @@ from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.cohort import CohortPlan
-from strategies.dp_fedpaq.guarantees import MAX_DELTA
+from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.niss import Coalition, Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strategies.dp_fedpaq import DpFedPaq as DpFedPaq
+    from strategies.dp_fts_de import DpFtsDe as DpFtsDe
     from strategies.niss import Niss as Niss
 
-_STRATEGIES = {"DpFedPaq": "strategies.dp_fedpaq", "Niss": "strategies.niss"}
+_STRATEGIES = {
+    "DpFedPaq": "strategies.dp_fedpaq",
+    "DpFtsDe": "strategies.dp_fts_de",
+    "Niss": "strategies.niss",
+}
 
-__all__ = ["DpFedPaq", "Niss"]
+__all__ = ["DpFedPaq", "DpFtsDe", "Niss"]
 
 
 def __getattr__(name: str) -> object:

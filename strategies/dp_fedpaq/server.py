@@ -19,12 +19,7 @@ from strategies.dp_fedpaq.algorithm import (
     upload_bits,
 )
 from strategies.dp_fedpaq.cohort import CohortPlan, check_hidden_cohorts
-from strategies.dp_fedpaq.guarantees import (
-    Guarantee,
-    describe_noise,
-    list_guarantees,
-    spent_epsilon,
-)
+from strategies.dp_fedpaq.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.dp_fedpaq.messages import model_arrays, model_record, request_config, round_requests
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
@@ -32,6 +27,7 @@ from strategies.dp_fedpaq.run_plan import plan_run
 from strategies.dp_fedpaq.spending import Participation, server_mechanism
 from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream

@@ -8,13 +8,13 @@ from flwr.app import Context, Message
 
 from strategies.device_state import ContextState, DeviceState, LedgerEntry
 from strategies.dp_fedpaq.client import LocalUpdate, digest_terms
-from strategies.dp_fedpaq.guarantees import MAX_DELTA
 from strategies.dp_fedpaq.messages import (
     FAILED,
     REFUSED,
     error_reply,
     ineligible_reply,
 )
+from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.mechanisms.rng import Randomness
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply

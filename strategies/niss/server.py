@@ -13,12 +13,12 @@ from flwr.serverapp import Grid
 
 from strategies.dp_fedpaq.algorithm import Vector
 from strategies.dp_fedpaq.cohort import CohortPlan
-from strategies.dp_fedpaq.guarantees import Guarantee
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.dp_fedpaq.replies import collect_replies
 from strategies.dp_fedpaq.spending import Participation
 from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
 from strategies.mechanisms.rng import Randomness, Stream

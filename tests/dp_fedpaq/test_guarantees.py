@@ -6,8 +6,9 @@ import math
 import pytest
 
 from strategies.dp_fedpaq import DpFedPaqParameters
-from strategies.dp_fedpaq.guarantees import Guarantee, list_guarantees
+from strategies.dp_fedpaq.guarantees import list_guarantees
 from strategies.dp_fedpaq.spending import Participation, spend_on_server
+from strategies.mechanisms.guarantee import Guarantee
 from tests.softmax_training import SOFTMAX
 
 

@@ -108,6 +108,6 @@ def test_the_example_of_own_data_reads_what_it_says(tmp_path: Path) -> None:
 
 
 def test_a_guarantee_can_be_printed_whole() -> None:
-    from strategies.dp_fedpaq.guarantees import Guarantee
+    from strategies.mechanisms.guarantee import Guarantee
 
     assert [field.name for field in fields(Guarantee)][:2] == ["adversary", "colluding_fraction"]

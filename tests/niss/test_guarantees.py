@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from strategies.dp_fedpaq.guarantees import Guarantee
 from strategies.dp_fedpaq.spending import Participation
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.niss import Coalition
 from strategies.niss.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.niss.noise_plan import plan_round

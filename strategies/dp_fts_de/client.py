@@ -1,0 +1,255 @@
+"""The agent's side of DP-FTS-DE: unpack, one step, pack; and the agent's own refusals."""
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
+from strategies.dp_fedpaq.client import digest_terms, hash_model
+from strategies.dp_fedpaq.messages import REFUSED, MessageError, error_reply
+from strategies.dp_fts_de.algorithm import (
+    AgentStreams,
+    Snap,
+    choose_query,
+    clip_vector,
+    draw_initial_points,
+    draw_vector,
+)
+from strategies.dp_fts_de.messages import (
+    Progress,
+    Request,
+    pack_vector,
+    parse_request,
+    step_reply,
+)
+from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.mechanisms.cholesky import FactorizationError
+from strategies.mechanisms.parameter_checks import MAX_MAGNITUDE, ParameterError
+from strategies.mechanisms.rng import Randomness
+
+METHOD = "dp_fts_de"
+_log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+Evaluate = Callable[[Floats], float]
+
+
+def train(
+    message: Message,
+    context: Context,
+    *,
+    evaluate: Evaluate,
+    accepts: Callable[[DpFtsDeParameters], bool] | None = None,
+    terms: str = "",
+    state: DeviceState | None = None,
+    snap: Snap | None = None,
+    failed_value: float = 0.0,
+    optimum: float | None = None,
+) -> Message:
+    """Answer a request: one query of the agent's own objective, and a vector if it is asked for.
+
+    Parameters
+    ----------
+    message : Message
+        The server's request.
+    context : Context
+        The node's context.
+    evaluate : callable
+        The agent's objective, larger is better: a point of [0, 1]^D, as snapped, to a number.
+    accepts : callable or None
+        Whether the agent agrees to the parameters, asked before anything is evaluated.
+    terms : str
+        Whatever else the objective depends on; it may not change within a run.
+    state : DeviceState or None
+        Where observations and the run's entry are kept. None: in the node's context.
+    snap : callable or None
+        Maps a point to the one that stands for it, where axes are rounded.
+    failed_value : float
+        What an evaluation that fails counts as: public, the lowest value that there can be.
+    optimum : float or None
+        The largest value of the objective where it is known, for regrets (seeded runs only).
+
+    Returns
+    -------
+    Message
+        Word that the step is done, with the clipped vector if asked for; or a refusal.
+
+    Notes
+    -----
+    Formal guarantees, for requests that are delivered one at a time:
+
+    * The reply depends on the observations only through the vector, of L2 norm at most S / sqrt(P)
+      up to rounding, and through how long it takes. An evaluation that raises, or gives no finite
+      number, counts as `failed_value`; a model that cannot be fitted gives a random query, or the
+      vector zero.
+    * One query a round (`num_initial` at first, and what is missing of them later). A round that is
+      asked again goes on where it was interrupted, and gets the same bytes once it was answered; an
+      earlier round is refused. Rounds that were missed are not made up.
+    * Values for experiments are added in seeded runs only.
+    """
+    if not abs(failed_value) <= MAX_MAGNITUDE:
+        raise ParameterError("failed_value", failed_value, "a finite number")
+    try:
+        request = parse_request(message)
+        accepted = accepts is None or accepts(request.parameters)
+    except (MessageError, ParameterError, ValueError) as error:
+        _log.warning("request refused: %s", error)
+        return error_reply(message, REFUSED, "request refused by the agent")
+    if not accepted:
+        return error_reply(message, REFUSED, "parameters refused by the agent")
+    memory = ContextState(context) if state is None else state
+    entry = memory.read_entry(METHOD)
+    agreed = digest_terms(request.parameters.to_json(), terms)
+    if entry.terms not in ("", agreed):
+        return error_reply(message, REFUSED, "parameters changed within a run")
+    asked = hash_model(request.arrays, [request.server_round, agreed])
+    is_repeat = request.server_round == entry.last_round and asked == _asked_of(entry)
+    if request.server_round <= entry.last_round and not is_repeat:
+        return error_reply(message, REFUSED, "round already answered")
+    if not is_repeat:
+        entry = _begin_round(memory, entry, request, agreed, asked)
+    if not entry.reply:
+        step = _Step(request, memory, evaluate, snap, failed_value)
+        vector, clipped = step.run(_count_before(entry))
+        progress = None
+        if request.parameters.randomness == "seeded":
+            progress = step.describe(clipped, optimum)
+        entry = replace(entry, reply=_pack_reply(vector, progress))
+        memory.write_entry(entry)
+    packed, progress = _unpack_reply(entry.reply)
+    return step_reply(message, packed if request.wants_upload else None, progress)
+
+
+def _begin_round(
+    memory: DeviceState, entry: LedgerEntry, request: Request, agreed: str, asked: str
+) -> LedgerEntry:
+    """Write down, before anything is evaluated, what is asked and what was observed until now."""
+    # Sampled or not, a release counts for every agent; its noise is the server's.
+    released = request.parameters.releases_in(request.server_round)
+    entry = replace(
+        entry,
+        last_round=request.server_round,
+        participations=entry.participations + released,
+        terms=agreed,
+        request=f"{len(memory.read_observations())}/{asked}",
+        reply=b"",
+        releases=json.dumps({"noise_multiplier": 0.0}),
+    )
+    memory.write_entry(entry)
+    return entry
+
+
+def _count_before(entry: LedgerEntry) -> int:
+    """Return how many observations there were when the entry's round began."""
+    return int(entry.request.partition("/")[0])
+
+
+def _asked_of(entry: LedgerEntry) -> str:
+    """Return the digest of the entry's request."""
+    return entry.request.partition("/")[2]
+
+
+@dataclass
+class _Step:
+    """One round of one agent."""
+
+    request: Request
+    memory: DeviceState
+    evaluate: Evaluate
+    snap: Snap | None
+    failed_value: float
+    failures: int = 0
+
+    def run(self, num_before: int) -> tuple[Floats, bool]:
+        """Query what is left to query in the round; return the clipped vector, and if it was."""
+        parameters = self.request.parameters
+        points, values = self._history()
+        if num_before < parameters.num_initial:
+            # Always those of round 1: an interrupted start goes on with the points that are left.
+            first = draw_initial_points(
+                parameters, self.request.agent, self._streams(1).open("initial")
+            )
+            for point in first[len(values) :]:
+                self._observe(self._snapped(point))
+        elif len(values) <= num_before:
+            self._observe(self._choose(points, values))
+        points, values = self._history()
+        try:
+            vector = draw_vector(
+                parameters, points, values, self._streams(self.request.server_round).open("vector")
+            )
+        except (FactorizationError, ParameterError):
+            _log.exception("no model of the observations: the vector is zero")
+            vector = np.zeros(parameters.num_random_features)
+        return clip_vector(parameters, vector)
+
+    def describe(self, clipped: bool, optimum: float | None) -> Progress:
+        """Describe how far the agent has come."""
+        points, values = self._history()
+        best = int(np.argmax(values))
+        later = values[self.request.parameters.num_initial :]
+        return Progress(
+            value=float(values[-1]),
+            best_value=float(values[best]),
+            clipped=float(clipped),
+            failures=float(self.failures),
+            simple_regret=None if optimum is None else optimum - float(values[best]),
+            cumulative_regret=None if optimum is None else math.fsum(optimum - later),
+            best_point=tuple(float(each) for each in points[best]),
+        )
+
+    def _streams(self, server_round: int) -> AgentStreams:
+        parameters = self.request.parameters
+        randomness = Randomness(parameters.randomness, parameters.seed)
+        return AgentStreams(randomness, server_round, self.request.agent)
+
+    def _history(self) -> tuple[Floats, Floats]:
+        rows = self.memory.read_observations()
+        points = np.array([row.point for row in rows], dtype=np.float64)
+        values = np.array([row.value for row in rows], dtype=np.float64)
+        return points.reshape(len(rows), self.request.parameters.dimension), values
+
+    def _snapped(self, point: Floats) -> Floats:
+        return point if self.snap is None else np.asarray(self.snap(point), dtype=np.float64)
+
+    def _choose(self, points: Floats, values: Floats) -> Floats:
+        parameters, streams = self.request.parameters, self._streams(self.request.server_round)
+        try:
+            query, _ = choose_query(
+                parameters, points, values, self.request.broadcast, streams, self.snap
+            )
+            return query
+        except (FactorizationError, ParameterError):
+            _log.exception("no model of the observations: the query is random")
+        return self._snapped(streams.open("fallback").uniform(parameters.dimension))
+
+    def _observe(self, point: Floats) -> None:
+        try:
+            value = float(self.evaluate(point.copy()))
+        except Exception:
+            _log.exception("an evaluation failed")
+            value = math.nan
+        if not abs(value) <= MAX_MAGNITUDE:
+            self.failures += 1
+            value = self.failed_value
+        self.memory.add_observation(Observation(tuple(float(each) for each in point), value))
+
+
+def _pack_reply(vector: Floats, progress: Progress | None) -> bytes:
+    """Return what is stored of a reply: the progress on a line, and the packed vector."""
+    values = None if progress is None else asdict(progress)
+    return json.dumps(values).encode() + b"\n" + pack_vector(vector)
+
+
+def _unpack_reply(stored: bytes) -> tuple[bytes, Progress | None]:
+    head, _, packed = stored.partition(b"\n")
+    values = json.loads(head)
+    if values is None:
+        return packed, None
+    return packed, Progress(**{**values, "best_point": tuple(values["best_point"])})

@@ -1,0 +1,147 @@
+"""What DP-FTS-DE guarantees, to whom, and under which assumptions."""
+
+from typing import Any
+
+from strategies.dp_fts_de.algorithm import release_mechanism, weigh_agents
+from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.spending import spend, spend_without_sampling
+from strategies.mechanisms.accounting import EpsilonBound
+from strategies.mechanisms.guarantee import MAX_DELTA, MAX_EPSILON, SEEDED, Guarantee
+
+TRUSTED_SERVER = (
+    "the server is trusted: it is sent the agents' vectors without noise and adds the noise itself "
+    "(the curator model)"
+)
+
+
+def spent_epsilon(parameters: DpFtsDeParameters, num_releases: int) -> float | None:
+    """Return the epsilon spent so far, the same for each agent; None without noise."""
+    spent = spend(parameters, num_releases)
+    return None if spent is None else spent.epsilon
+
+
+def describe_noise(parameters: DpFtsDeParameters, server_round: int = 1) -> dict[str, Any]:
+    """Return the kind of bound, and the largest noise std of a broadcast number in a round."""
+    if not parameters.adds_noise or parameters.control == "no_sharing":
+        return {"sensitivity": None, "noise_std": None}
+    mechanism = release_mechanism(parameters, server_round)
+    largest = float(weigh_agents(parameters, server_round).largest.max())
+    return {"sensitivity": mechanism.sensitivity.kind, "noise_std": largest * mechanism.noise_std}
+
+
+def list_guarantees(parameters: DpFtsDeParameters, num_releases: int) -> list[Guarantee]:
+    """Return the guarantees of a run so far in the order of privacy.json: model_user, server.
+
+    Parameters
+    ----------
+    parameters : DpFtsDeParameters
+        Planned.
+    num_releases : int
+        T, sums that were released.
+    """
+    spent = spend(parameters, num_releases)
+    known = spent is not None and spent.epsilon <= MAX_EPSILON
+    why_not = _why_not(parameters, spent)
+    return [
+        Guarantee(
+            adversary="model_user",
+            colluding_fraction=1.0,
+            unit="client",
+            neighboring_relation="zero_out",
+            epsilon=spent.epsilon if spent and known else None,
+            delta=float(parameters.target_delta) if known else None,
+            accountant=spent.accountant if spent and known else None,
+            randomness=parameters.randomness,
+            assumptions=_assumptions(parameters, num_releases) if known else (),
+            valid=why_not is None,
+            why_not=why_not,
+        ),
+        Guarantee(
+            adversary="server",
+            colluding_fraction=1.0,
+            unit="client",
+            neighboring_relation="zero_out",
+            epsilon=None,
+            delta=None,
+            accountant=None,
+            randomness=parameters.randomness,
+            assumptions=(),
+            valid=False,
+            why_not=TRUSTED_SERVER,
+        ),
+    ]
+
+
+def _why_not(parameters: DpFtsDeParameters, spent: EpsilonBound | None) -> str | None:
+    """Say why this run may not be called a release with its guarantee; None if it may."""
+    if spent is None:
+        return "no noise is added: every broadcast shows the agents' vectors"
+    reasons = []
+    if spent.epsilon > MAX_EPSILON:
+        reasons.append(f"epsilon is {spent.epsilon:.3g}: the noise hides nothing")
+    elif parameters.randomness == "seeded":
+        reasons.append(SEEDED)
+    delta, count = parameters.target_delta, parameters.num_agents
+    if delta >= 1.0 / count or delta > MAX_DELTA:
+        reasons.append(
+            f"delta = {delta:g} is not below one over the number of agents, {count}, or above "
+            f"{MAX_DELTA:g}: it would allow publishing an agent outright with a probability that "
+            "matters"
+        )
+    return "; ".join(reasons) or None
+
+
+def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str, ...]:
+    """List in words what the guarantee rests on."""
+    if parameters.control == "no_sharing":
+        return ("code integrity: each agent runs this published code, which sends nothing",)
+    lines = [
+        "code integrity: agents and server run this published code",
+        "trusted server: it adds the noise and shows nobody the vectors, which travel encrypted, "
+        "nor anything of a round but its broadcast; of a round that was interrupted and repeated "
+        "it had broadcast nothing",
+        "Sybils: no matter how many of the other agents are false or collude; which of them were "
+        "sampled tells nothing of the others, for each is drawn by itself",
+        *_hidden_samples(parameters, num_releases),
+        f"releases: {num_releases} broadcasts are counted, delivered or not; all else that an "
+        "agent sees is the configuration, and its own queries, which follow from broadcasts and "
+        "its own values",
+        "loss: a vector that is lost, late or not finite counts as zero; neighbours differ in one "
+        "agent whose vectors are all zero",
+        "floating point: noise is drawn and added in double precision; attacks on the gaps between "
+        "floating-point numbers are not covered",
+        "the run: this counts one run; several runs on the same data add up",
+        "objective: what evaluating it shows to others is not covered; an objective that trains "
+        "together with other devices is a release of its own, with its own guarantee",
+        "side channels: an agent's values, queries, regret and whether its vector was clipped stay "
+        "on the device",
+    ]
+    if num_releases > 0:
+        lines += release_mechanism(parameters, _first_release(parameters)).sensitivity.conditions
+    return tuple(lines)
+
+
+def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[str]:
+    timing = "timing: how long an agent takes to answer is not covered"
+    if parameters.sample_rate == 1.0:
+        return [timing]
+    exposed = spend_without_sampling(parameters, num_releases)
+    assert exposed is not None
+    lines = [
+        f"secret samples: each agent is drawn with probability {parameters.sample_rate:g} in each "
+        "round; nobody but the server learns who was drawn, how many, and how many vectors came "
+        f"(whoever sees it faces epsilon {exposed.epsilon:.4g} instead)",
+        "fixed deadline: when a broadcast goes out does not depend on who uploaded; " + timing,
+    ]
+    if parameters.upload == "sampled":
+        lines.append(
+            "network: nobody watches whose answers carry a vector; where somebody may, "
+            "upload=all makes every agent send an equally long one in every round"
+        )
+    else:
+        lines.append("network: every agent sends an equally long vector in every round")
+    return lines
+
+
+def _first_release(parameters: DpFtsDeParameters) -> int:
+    return parameters.release_rounds[0] if parameters.release_rounds else 1

@@ -1,0 +1,80 @@
+"""The plan of a run, before its first round: who there is, which rounds release, what noise."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.spending import plan_noise
+from strategies.mechanisms.parameter_checks import ParameterError
+
+AUTO = "auto"
+MANY_AGENTS = 100
+"""From this number of agents on, one release carries enough."""
+
+_ORACLE: dict[str, Any] = {
+    "noise_multiplier": 0.0,
+    "target_epsilon": None,
+    "clipping_norm": None,
+    "sample_rate": 1.0,
+    "upload_kind": "mean",
+    "accountant": "auto",
+}
+
+
+def unplanned_parameters(
+    num_agents: int | None, release_rounds: str | Sequence[int], fields: dict[str, Any]
+) -> DpFtsDeParameters:
+    """Return the parameters of a run that is not planned yet.
+
+    The control `oracle` is the plain average of all agents' posterior means, whatever noise,
+    clipping and sampling are named beside it.
+
+    Raises
+    ------
+    ParameterError
+        If a field is not allowed.
+    """
+    chosen = {**fields, **(_ORACLE if fields.get("control") == "oracle" else {})}
+    if isinstance(release_rounds, str) and release_rounds != AUTO:
+        raise ParameterError("release_rounds", release_rounds, f"{AUTO}, or a list of rounds")
+    rounds = () if isinstance(release_rounds, str) else tuple(release_rounds)
+    agents = 1 if num_agents is None else num_agents
+    return DpFtsDeParameters(num_agents=agents, release_rounds=rounds, **chosen)
+
+
+def plan_run(
+    parameters: DpFtsDeParameters,
+    num_agents: int,
+    num_rounds: int,
+    *,
+    auto_rounds: bool,
+    planned_noise: float | None = None,
+) -> DpFtsDeParameters:
+    """Return the parameters with the agents, the release rounds and the noise of the run.
+
+    Parameters
+    ----------
+    parameters : DpFtsDeParameters
+    num_agents : int
+        N.
+    num_rounds : int
+        T + 1.
+    auto_rounds : bool
+        Whether release rounds are chosen here: every one in mode `paper`; else 1, 2, 4 and 8, or
+        the first alone with 100 agents or more.
+    planned_noise : float or None
+        z of a run that goes on.
+
+    Raises
+    ------
+    AccountingError
+        If the target cannot be met.
+    """
+    parameters = replace(parameters, num_agents=num_agents)
+    if auto_rounds and parameters.mode == "sound":
+        rounds = (1, 2, 4, 8) if num_agents < MANY_AGENTS else (1,)
+        parameters = replace(parameters, release_rounds=rounds)
+    if parameters.noise_multiplier is None and planned_noise is not None:
+        return replace(parameters, noise_multiplier=planned_noise)
+    return plan_noise(parameters, num_rounds)
