@@ -62,7 +62,8 @@ def test_the_names_of_files_methods_and_folders_agree():
     methods = set(METHODS)
     assert methods == set(get_args(method_type))
     folders = {path.parent.name for path in (REPOSITORY / "strategies").glob("*/server.py")}
-    assert methods == folders
+    # DP-FTS-DE is a strategy for one's own apps; the application does not offer it yet.
+    assert methods == folders - {"dp_fts_de"}
     assert methods <= set(GROUPS["strategy"])
     for name in GROUPS["strategy"]:
         method = compose_config([f"strategy={name}"]).strategy.name
