@@ -158,7 +158,8 @@ class Launcher:
     def _watch(self) -> None:
         assert self.process is not None
         while self.process.poll() is None:
-            self.commands.update(self.processes())
+            # One that has just ended has no words any more.
+            self.commands.update({n: words for n, words in self.processes().items() if words})
             time.sleep(0.1)
 
 
