@@ -142,6 +142,11 @@ def _build_niss(
             "collusion_bound",
         )
     }
+    members = [client for each in chosen.coalitions for client in each.clients]
+    if settings.num_clients is not None and max(members, default=0) >= settings.num_clients:
+        raise ConfigError(
+            "strategy.coalitions", max(members), f"client numbers 0 to {settings.num_clients - 1}"
+        )
     own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
 
     def build(sensitivity: str) -> Niss:

@@ -19,6 +19,7 @@ WORDS = {
 }
 _PLANNED = ("min_ready", "max_ready", "num_clients")
 _UNPLANNED = 2**20  # so that any of the plan's own numbers may be smaller
+LEAST_CLIPPING_NORM = 1e-100
 SPARSE_FAILURE = 1e-9
 """Probability, in a round, that a sparse graph leaves a client with too few to hide among."""
 
@@ -112,6 +113,12 @@ class NissParameters:
         if self.update.clipping_norm is None:
             raise ParameterError(
                 "clipping_norm", None, "a number > 0 with niss (fixed-point numbers have a range)"
+            )
+        if self.update.clipping_norm < LEAST_CLIPPING_NORM:
+            raise ParameterError(
+                "clipping_norm",
+                self.update.clipping_norm,
+                f"at least {LEAST_CLIPPING_NORM:g} with niss (a fixed-point step is no finer)",
             )
 
     def _check_choices(self) -> None:

@@ -56,6 +56,11 @@ def plan_run(
         min_ready=least,
         max_ready=sampled,
     )
+    for each in parameters.coalitions:
+        if each.min_ready > sampled:
+            raise ParameterError(
+                "coalitions.min_ready", each.min_ready, f"at most the clients of a round, {sampled}"
+            )
     plan = replace(plan, num_sampled=sampled)
     if parameters.mode == "paper" or not parameters.update.adds_noise:
         return parameters, plan

@@ -159,8 +159,7 @@ class Niss(RoundStrategy):
         Returns
         -------
         list of Message
-            In the order of the client numbers; empty if too few are ready. Whoever is asked is
-            charged.
+            By client number; empty if too few are ready. Whoever is asked is charged.
 
         Raises
         ------
@@ -182,6 +181,8 @@ class Niss(RoundStrategy):
         self.roster = line.register(current, nodes, self.roster)
         ready = line.ask_ready(current, nodes, self.roster)
         groups = self.roster.split(ready, self._parameters)
+        if not groups:
+            _log.warning("round %d: %d ready clients are too few", server_round, len(ready))
         asked = {client for members in groups.values() for client in members}
         self._round = current = current.with_groups(
             {node: client for node, client in nodes.items() if client in asked},

@@ -82,6 +82,18 @@ def test_what_is_wrong_is_named(override, words):
             "strategy.target_delta: 1e-09; allowed: more than 1e-09 for each of",
         ),
         (["budget.uplink_bits=1000"], "budget.uplink_bits: 1000; allowed: at least K r beta"),
+        (["strategy.clipping_norm=1e-300"], "strategy.clipping_norm: 1e-300; allowed: at least"),
+        (
+            ["strategy.coalitions=[{clients:[0,42],colluding_fraction:0.0,min_ready:2}]"],
+            "strategy.coalitions: 42; allowed: client numbers 0 to 9",
+        ),
+        (
+            [
+                "strategy.coalitions=[{clients:[0,1,2],colluding_fraction:0.0,min_ready:3}]",
+                "num_sampled_clients=2",
+            ],
+            "strategy.coalitions.min_ready: 3; allowed: at most the clients of a round, 2",
+        ),
     ],
     ids=str,
 )
