@@ -27,7 +27,7 @@ from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
 from fl_app.published import compare_with_published
 from fl_app.registry import build_strategy, name_parameter, update_of
-from fl_app.run_store import RunStore, list_versions
+from fl_app.run_store import LOG_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
 from fl_app.update_settings import explain_sensitivity
 from strategies.dp_fedpaq import ParameterError
@@ -258,7 +258,9 @@ class FederatedRun:
         settings, totals = self._settings, self._totals
         if totals["updates"] == 0:
             rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
-            raise RunError(f"no valid upload in {rounds}: the model was never updated")
+            raise RunError(
+                f"no valid upload in {rounds}: the model was never updated; see {LOG_FILE}"
+            )
         model = model_arrays(arrays)
         num_parameters = sum(array.size for array in model.values() if array.dtype.kind == "f")
         digest = sha256_of_arrays(model)

@@ -133,6 +133,11 @@ def _build_niss(
     assert isinstance(chosen, NissSettings)
     if chosen.noise_at == "server":
         # The central comparison: nothing needs to cancel where the server is trusted.
+        for key in ("target_epsilons", "coalitions"):
+            if getattr(chosen, key):
+                raise ConfigError(
+                    f"strategy.{key}", getattr(chosen, key), "none with strategy.noise_at=server"
+                )
         return _build_dp_fedpaq(settings, client_ids, num_records, on_round)
     own = {
         key: getattr(chosen, key)
@@ -142,12 +147,15 @@ def _build_niss(
             "collusion_bound",
         )
     }
-    members = [client for each in chosen.coalitions for client in each.clients]
-    if settings.num_clients is not None and max(members, default=0) >= settings.num_clients:
-        raise ConfigError(
-            "strategy.coalitions", max(members), f"client numbers 0 to {settings.num_clients - 1}"
-        )
     own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
+    numbers = {
+        "coalitions": [client for each in chosen.coalitions for client in each.clients],
+        "target_epsilons": [client for client, _ in own["client_epsilons"]],
+    }
+    for key, members in numbers.items():
+        if settings.num_clients is not None and max(members, default=0) >= settings.num_clients:
+            allowed = f"client numbers 0 to {settings.num_clients - 1}"
+            raise ConfigError(f"strategy.{key}", max(members), allowed)
 
     def build(sensitivity: str) -> Niss:
         return Niss(
@@ -247,7 +255,8 @@ def _planned_ready(settings: RunSettings, given: NissParameters) -> tuple[int, i
         settings.num_sampled_clients, settings.fraction_train, settings.participation
     )
     num_clients = settings.num_clients or given.num_clients
-    return plan_ready(cohorts, num_clients, chosen.min_ready)
+    members = sum(len(each.clients) for each in chosen.coalitions)
+    return plan_ready(cohorts, num_clients, chosen.min_ready, members)
 
 
 @lru_cache(maxsize=4)

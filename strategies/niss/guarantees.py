@@ -179,6 +179,10 @@ def _assumptions(
         lines.append("secret draws: nobody but the client knows which records it drew in a round")
     lines += sensitivity_conditions(update, max(1, run.num_rounds))
     lines.append("on the grid, an update's sensitivity grows by a step times the root of its size")
+    lines += [
+        f"own target: client {client} aims at epsilon {epsilon:g}, and adds the noise for it itself"
+        for client, epsilon in parameters.client_epsilons
+    ]
     if update.is_size_public:
         lines.append("the number of records of a client is public")
     return tuple(dict.fromkeys(lines))

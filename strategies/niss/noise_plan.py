@@ -104,15 +104,22 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     beyond = (most_noise(parameters) * bound) ** 2 - base**2
     noises = [calibrate(parameters, circle, base) for circle in circles_of(parameters)]
     # The rounding of updates makes them, and so all noise, a little larger than counted here.
-    grids = [
-        choose_step(
-            noise,
-            largest_entry=update.clipping_norm,
-            max_ready=ready,
-            largest_own_variance=_ROOM * (noise.own_variance + max(0.0, beyond)),
-        )
-        for noise in noises
-    ]
+    try:
+        grids = [
+            choose_step(
+                noise,
+                largest_entry=update.clipping_norm,
+                max_ready=ready,
+                largest_own_variance=_ROOM * (noise.own_variance + max(0.0, beyond)),
+            )
+            for noise in noises
+        ]
+    except ParameterError as error:
+        raise ParameterError(
+            "clipping_norm",
+            update.clipping_norm,
+            f"a norm that 32-bit words hold beside noise of std {base:.3g} ({error})",
+        ) from None
     return max(grids, key=lambda grid: grid.step)
 
 

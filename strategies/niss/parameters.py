@@ -231,7 +231,9 @@ class NissParameters:
             )
             for index, each in enumerate(self.coalitions, start=1)
         ]
-        return [*found, Circle(0, self.colluding_fraction, self.min_ready, self.max_ready)]
+        outside = self.num_clients - sum(len(each.clients) for each in self.coalitions)
+        most = max(self.min_ready, min(outside, self.max_ready))
+        return [*found, Circle(0, self.colluding_fraction, self.min_ready, most)]
 
     def epsilon_of(self, client: int) -> float | None:
         """Return the total epsilon that a client aims at."""

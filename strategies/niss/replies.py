@@ -50,6 +50,8 @@ class OpenRound:
         Requests for uploads so far.
     num_valid, num_dropped : int
         Uploads that arrived in this attempt, and ready clients whose did not.
+    lost_before : int
+        Ready clients whose uploads did not arrive in the attempts before.
     num_published : int
         Uploads whose average changed the model.
     residual_std : float or None
@@ -74,6 +76,7 @@ class OpenRound:
     sent: list[Message] = field(default_factory=list)
     num_valid: int = 0
     num_dropped: int = 0
+    lost_before: int = 0
     num_published: int = 0
     residual_std: float | None = None
     ineligible: set[int] = field(default_factory=set)
@@ -99,6 +102,7 @@ class OpenRound:
             uplink_bytes=self.uplink_bytes,
             control_bytes=self.control_bytes,
             registration_bytes=self.registration_bytes,
+            lost_before=self.lost_before + self.num_dropped,
         )
 
     def with_groups(
@@ -120,6 +124,17 @@ class OpenRound:
         self.ineligible |= got.ineligible
         self.dropped += got.dropped
 
+    def explain(self, num_ready: int, num_asked: int) -> str:
+        """Say why clients that are ready are not asked for an upload."""
+        words = f"{num_ready} of {len(self.drawn)} clients are ready, {num_asked} can hide among "
+        words += "enough others (min_ready)"
+        if self.ineligible:
+            words += (
+                f"; {len(self.ineligible)} sit out: too few records, or their participations are "
+                "used up (max_participations)"
+            )
+        return words
+
     @property
     def is_complete(self) -> bool:
         """Whether everybody who was drawn is in the published average."""
@@ -128,7 +143,8 @@ class OpenRound:
     def describe(self, arrays: ArrayRecord, *, seconds: float, with_loss: bool) -> RoundResult:
         """Describe the round once it is over; `arrays` is the model after it."""
         sizes = [payload_bytes(request) for request in self.sent]
-        own = (self.residual_std, self.num_dropped, self.attempt, self.registration_bytes)
+        dropped = self.lost_before + self.num_dropped
+        own = (self.residual_std, dropped, self.attempt, self.registration_bytes)
         loss = math.fsum(self.losses) / len(self.losses) if self.losses else None
         return RoundResult(
             server_round=self.number,

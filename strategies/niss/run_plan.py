@@ -10,6 +10,9 @@ from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.niss.noise_plan import calibrate, own_noise_multiplier
 from strategies.niss.parameters import NissParameters
 
+SPARE_PARTICIPATIONS = 1
+"""Uploads of a client beyond the planned rounds, in a secret run, for one that is interrupted."""
+
 READY_SHARE = 0.9
 """Share of a round's clients that must be ready, where the user does not say how many."""
 
@@ -45,12 +48,16 @@ def plan_run(
         If too few clients take part in a round.
     """
     num_clients = plan.num_clients
-    least, sampled, _ = plan_ready(cohorts, num_clients, min_ready)
+    members = sum(len(each.clients) for each in parameters.coalitions)
+    least, sampled, _ = plan_ready(cohorts, num_clients, min_ready, members)
+    # A round that is interrupted is tried again with fresh keys, and charged again.
+    secret = parameters.update.randomness == "secret"
+    spare = SPARE_PARTICIPATIONS if secret and cohorts.max_participations is None else 0
     parameters = replace(
         parameters,
         update=replace(
             parameters.update,
-            num_participations=cohorts.participations(plan.num_rounds, num_clients),
+            num_participations=cohorts.participations(plan.num_rounds, num_clients) + spare,
         ),
         num_clients=num_clients,
         min_ready=least,
@@ -69,9 +76,19 @@ def plan_run(
 
 
 def plan_ready(
-    cohorts: CohortPlan, num_clients: int, min_ready: int | None
+    cohorts: CohortPlan, num_clients: int, min_ready: int | None, num_in_coalitions: int = 0
 ) -> tuple[int, int, int]:
     """Return how many clients of a round must be ready, how many may be, and the clients of all.
+
+    Parameters
+    ----------
+    cohorts : CohortPlan
+    num_clients : int
+        M.
+    min_ready : int or None
+        Of the clients outside of all coalitions. None: nine of ten of those that a round asks.
+    num_in_coalitions : int
+        Clients of all coalitions together.
 
     Raises
     ------
@@ -83,9 +100,14 @@ def plan_ready(
         raise ParameterError(
             "num_sampled_clients", sampled, "at least 2 with niss: noise cancels between clients"
         )
-    least = min_ready or max(2, math.ceil(READY_SHARE * sampled - 1e-9))
-    if least > sampled:
-        raise ParameterError("min_ready", least, f"at most the clients of a round, {sampled}")
+    outside = num_clients - num_in_coalitions
+    asked = sampled * outside // num_clients
+    least = min_ready or max(2, math.ceil(READY_SHARE * asked - 1e-9))
+    if outside and least > min(sampled, outside):
+        where = " outside of coalitions" if num_in_coalitions else ""
+        raise ParameterError(
+            "min_ready", least, f"at most the clients of a round{where}, {min(sampled, outside)}"
+        )
     return least, sampled, num_clients
 
 

@@ -181,9 +181,9 @@ class Niss(RoundStrategy):
         self.roster = line.register(current, nodes, self.roster)
         ready = line.ask_ready(current, nodes, self.roster)
         groups = self.roster.split(ready, self._parameters)
-        if not groups:
-            _log.warning("round %d: %d ready clients are too few", server_round, len(ready))
         asked = {client for members in groups.values() for client in members}
+        if len(asked) < len(ready) or not ready:
+            _log.warning("round %d: %s", server_round, current.explain(len(ready), len(asked)))
         self._round = current = current.with_groups(
             {node: client for node, client in nodes.items() if client in asked},
             groups,
