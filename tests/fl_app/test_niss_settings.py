@@ -75,7 +75,11 @@ def test_what_is_wrong_is_named(override, words):
     [
         (["strategy.min_ready=11"], "strategy.min_ready: 11; allowed: at most the clients of a"),
         (["num_sampled_clients=1"], "num_sampled_clients: 1; allowed: at least 2 with niss"),
-        (["strategy.expected_dropouts=8"], "strategy.expected_dropouts: 8; allowed: 0 to 7"),
+        (["strategy.expected_dropouts=8"], "strategy.expected_dropouts: 8; allowed: 0 to 6"),
+        (
+            ["strategy.colluding_fraction=0.8"],
+            "strategy.colluding_fraction: 0.8; allowed: two honest clients at least: of 10",
+        ),
         (["strategy.max_dropouts=1", UNIFORM], "strategy.max_dropouts: 1; allowed: 0"),
         (
             ["strategy.graph=sparse", UNIFORM, "strategy.target_delta=1e-9"],
@@ -145,10 +149,14 @@ def test_the_list_says_what_it_is(fl_app):
 
 
 def test_a_run_reports_server_and_colluders(fl_app, tmp_path):
-    ended = fl_app("run", "strategy=niss", "num_rounds=2", "num_clients=5", "hydra.run.dir=run")
+    ended = fl_app(
+        *("run", "strategy=niss", "num_rounds=2", "num_clients=5", "hydra.run.dir=run"),
+        "strategy.colluding_fraction=0.3",
+    )
     assert ended.code == 0
     words = " ".join(ended.output.split())
-    assert "The server, with the help of 10 % of the clients" in words
+    # 30 % of five are one whole client.
+    assert "The server, with the help of 20 % of the clients" in words
     outcome = read_outcome(tmp_path / "run")
     adversaries = [row["adversary"] for row in outcome.guarantees]
     assert adversaries == ["server_and_colluders", "server", "model_user"]
@@ -164,7 +172,7 @@ def test_a_run_reports_server_and_colluders(fl_app, tmp_path):
     first, second = outcome.rows[1:]
     assert first["registration_bytes"] > second["registration_bytes"] == 0
     report = (tmp_path / "run" / "report.html").read_text()
-    assert "with the help of 10 % of the clients" in " ".join(report.split())
+    assert "with the help of 20 % of the clients" in " ".join(report.split())
     assert "no trust list" in report
 
 
