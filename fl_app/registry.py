@@ -236,9 +236,7 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
         context,
         num_records=task.num_records,
         local_update=task.local_update,
-        accepts=lambda given: (
-            given == fill_plan(expected, given, _planned_ready(task.settings, given))
-        ),
+        accepts=lambda given: given == fill_plan(expected, given, _planned_ready(task.settings)),
         terms=terms,
         state=task.state,
         trust=task.trust,
@@ -247,16 +245,17 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
 
 
 @lru_cache(maxsize=4)
-def _planned_ready(settings: RunSettings, given: NissParameters) -> tuple[int, int, int]:
+def _planned_ready(settings: RunSettings) -> tuple[int, int, int]:
     """Return what the settings lead to: who must be ready, who may be, and the clients of all."""
     chosen = settings.strategy
     assert isinstance(chosen, NissSettings)
     cohorts = CohortPlan(
         settings.num_sampled_clients, settings.fraction_train, settings.participation
     )
-    num_clients = settings.num_clients or given.num_clients
+    if settings.num_clients is None:
+        raise ConfigError("num_clients", None, "a number: it decides how many may collude")
     members = sum(len(each.clients) for each in chosen.coalitions)
-    return plan_ready(cohorts, num_clients, chosen.min_ready, members)
+    return plan_ready(cohorts, settings.num_clients, chosen.min_ready, members)
 
 
 @lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from strategies.dp_fedpaq.cohort import CohortPlan
 from strategies.dp_fedpaq.messages import REFUSED
 from strategies.dp_fedpaq.spending import Participation
 from strategies.niss.messages import REGISTER
-from strategies.niss.parameters import NissParameters
+from strategies.niss.parameters import NissParameters, fill_plan
 from strategies.niss.run_plan import plan_run
 from tests.niss.hostile_server import Device, HostileServer, Wiretap, make_devices
 from tests.niss.judge import assert_hidden, judge
@@ -116,10 +116,11 @@ def at_least(agreed: NissParameters, server: HostileServer) -> NissParameters:
 def test_a_twin_that_obeys_another_plan_is_caught(
     wiretap: Wiretap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def obey(_: RunSettings, given: NissParameters) -> tuple[int, int, int]:
-        return given.min_ready, given.max_ready, given.num_clients
+    def obey(expected: NissParameters, given: NissParameters, _: object) -> NissParameters:
+        planned = given.min_ready, given.max_ready, given.num_clients
+        return fill_plan(expected, given, planned)
 
-    monkeypatch.setattr(registry, "_planned_ready", obey)
+    monkeypatch.setattr(registry, "fill_plan", obey)
     agreed = make_server().parameters
     server = make_server(**FEW)
     upload(server, range(3))

@@ -10,12 +10,19 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
 
 from fl_app import device_state
-from fl_app.device_state import FolderState, forget_replies, has_entries, list_entries
+from fl_app.device_state import (
+    FolderState,
+    forget_keys,
+    forget_replies,
+    has_entries,
+    list_entries,
+)
 from fl_app.errors import ConfigError, RunError
 from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
 
@@ -273,3 +280,48 @@ class TestFolderState(StateBehaviour):
         os.close(reader)
         os.waitpid(child, 0)
         assert parent.read_entry("a") == LedgerEntry("a", 4)
+
+
+KEY = bytes(range(100, 132))
+
+
+def holds_key(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir() if KEY in each.read_bytes()]
+
+
+def test_a_forgotten_key_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one that was deleted, with an SQLite that overwrites nothing of its own accord."""
+    connect = sqlite3.connect
+
+    def careless(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA secure_delete = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", careless)
+    state = FolderState(tmp_path, "run", 1, "OFF")
+    state.write_key("pair", KEY)
+    assert holds_key(tmp_path)
+    state.delete_key("pair")
+    state.write_key("other", KEY)
+    assert forget_keys(tmp_path)
+    assert state.read_key("other") is None
+    assert holds_key(tmp_path) == []
+
+
+def test_whether_the_log_could_be_emptied_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_state, "BUSY_SECONDS", 0.01)
+    state = FolderState(tmp_path, "run", 1, "OFF")
+    state.write_key("pair", KEY)
+    reader = sqlite3.connect(tmp_path / device_state.STATE_FILE, isolation_level=None)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT key FROM keys").fetchall() == [(KEY,)]
+    assert forget_keys(tmp_path) is False
+    assert state.read_key("pair") is None
+    assert holds_key(tmp_path)
+    reader.execute("COMMIT")
+    assert forget_keys(tmp_path) is True
+    assert holds_key(tmp_path) == []
+    reader.close()

@@ -85,7 +85,16 @@ def test_arguments_come_from_the_command_line_as_they_are_written():
     assert compose_settings([]).data.partition.arguments is None
 
 
-@pytest.mark.parametrize("value", ["3", "[1]", "alpha", "{a: {b: 1}}", "{a: nan}", "{1.5: 2}"])
+def test_a_whole_number_is_a_name():
+    """Of clients; JSON, by which settings travel, knows no other names than text."""
+    made = compose_settings(["data.partition.arguments={1: 2, 3: 4}"])
+    assert made.data.partition.arguments == PlainMapping({"1": 2, "3": 4})
+    assert type(made).from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    "value", ["3", "[1]", "alpha", "{a: {b: 1}}", "{a: nan}", "{1.5: 2}", "{true: 2}"]
+)
 def test_other_values_are_refused_by_name(value):
     with pytest.raises(ConfigError, match=r"data\.partition\.arguments: .*; allowed: .*mapping"):
         compose_settings([f"data.partition.arguments={value}"])

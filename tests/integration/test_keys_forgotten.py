@@ -101,6 +101,19 @@ def test_a_twin_that_forgets_nothing_is_caught(
     assert where(outcome.folder, secrets_of(written)) & {"devices.sqlite", "devices.sqlite-wal"}
 
 
+def test_keys_that_stay_in_the_log_are_told_of(
+    run: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    words = "deleted keys are still in the log of"
+    run(*RUN)
+    assert words not in caplog.text
+    monkeypatch.setattr(federated_run, "forget_keys", lambda _: False)
+    run(*RUN)
+    assert words in caplog.text
+
+
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
     found = new_launcher()

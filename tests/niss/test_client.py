@@ -191,6 +191,18 @@ def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
     assert releases["noise_multiplier"] == needed
 
 
+@pytest.mark.parametrize("graph", ["complete", "sparse"])
+def test_the_ledger_says_what_an_upload_released(graph: str) -> None:
+    """The failures of sparse graphs are no part of the Gaussian releases' delta."""
+    server = make_server(pair_noise="uniform", graph=graph, target_delta=1e-8)
+    server.begin()
+    assert not server.ask_upload(0).has_error()
+    releases = json.loads(server.devices[0].entry.releases)
+    assert releases["delta"] == server.parameters.gaussian_delta
+    assert (releases["delta"] < 1e-8) == (graph == "sparse")
+    assert (releases["num_releases"], releases["noise_multiplier"]) == (1, 1.0)
+
+
 def test_a_devices_owner_is_not_told_of_a_limit_that_does_not_hold() -> None:
     """A run without noise, with noise that anybody computes, or with any delta keeps to none."""
     for changes in (

@@ -314,3 +314,16 @@ def test_noise_for_which_there_was_room_is_added(factor: float, size: int) -> No
         # Not for want of much: rounding is allowed for with a tenth of the variance.
         with pytest.raises(ParameterError, match="own noise of at most"):
             found.own_std(1.06 * needed)
+
+
+def test_there_is_room_for_what_rounding_adds() -> None:
+    """The most noise for which there is room is added on a model of any size."""
+    parameters, _ = plan()
+    circle = parameters.circle_of(0)
+    (found,) = plan_round(parameters, 1, 10**7).values()
+    low, high = 1.0, 1e6
+    while high - low > 1e-9 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if has_room(parameters, circle, 1, middle) else (low, middle)
+    assert low > 3 * found.noise_multiplier
+    assert found.own_std(low) > 0.0

@@ -221,7 +221,7 @@ def test_a_noise_multiplier_that_is_given_is_the_least() -> None:
 def test_coalitions_are_circles_of_their_own() -> None:
     first, second = Coalition((0, 1, 2), 0.25, 3), Coalition((5, 6), 0.0, 2)
     chosen = make_parameters(8, colluding_fraction=0.1, coalitions=(first, second), min_ready=2)
-    circles = [Circle(1, 0.25, 3, 3), Circle(2, 0.0, 2, 2), Circle(0, 0.1, 2, 8)]
+    circles = [Circle(1, 0.25, 3, 3), Circle(2, 0.0, 2, 2), Circle(0, 0.1, 2, 3)]
     assert chosen.circle_of(1) == circles[0]
     assert chosen.circle_of(6) == circles[1]
     assert chosen.circle_of(4) == chosen.circle_of(99) == circles[2]
