@@ -20,13 +20,10 @@ from strategies.dp_fts_de.algorithm import (
     sample_agents,
 )
 from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spent_epsilon
-from strategies.dp_fts_de.messages import (
-    Progress,
-    broadcast_record,
-    build_requests,
-    parse_broadcast,
-)
+from strategies.dp_fts_de.messages import broadcast_record, build_requests, parse_broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.progress import Progress
+from strategies.dp_fts_de.release_signal import signal_to_noise
 from strategies.dp_fts_de.replies import OWN_METRICS, StepReplies, sort_replies, summarize
 from strategies.dp_fts_de.run_plan import AUTO, plan_run, unplanned_parameters
 from strategies.dp_fts_de.spending import affords_release
@@ -102,6 +99,7 @@ class DpFtsDe(RoundStrategy):
         self._numbers: dict[int, int] = {}
         self._asked = _Asked({}, frozenset(), frozenset(), releases=False)
         self._collected = StepReplies(CollectedReplies())
+        self._signal: float | None = None
         self.client_ids = client_ids
         self.tally = ReleaseTally()
         self.progress: dict[int, Progress] = {}
@@ -202,15 +200,11 @@ class DpFtsDe(RoundStrategy):
             asked.cohort,
             asked.uploaders,
             replies,
-            parameters.num_random_features,
+            parameters,
         )
         if got.counts.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(got.counts.dropped))
-        if parameters.randomness == "secret":
-            # No agent may say anything of itself, so nothing is believed.
-            got = replace(got, progress={})
-            got.counts.local_failures = 0
-        self._collected = got
+        self._collected, self._signal = got, None
         self.progress.update(got.progress)
         self.tally = self.tally.receive(got.counts.uplink_bytes)
         if not asked.releases:
@@ -228,6 +222,9 @@ class DpFtsDe(RoundStrategy):
         if not np.isfinite(vectors).all():
             _log.warning("round %d: sums that are not finite are not broadcast", server_round)
             return None, None
+        self._signal = signal_to_noise(
+            parameters, server_round, vectors, self._stream("server-noise", server_round)
+        )
         vectors = apply_control(parameters, vectors, self._stream("control", server_round))
         metrics = MetricRecord({"num-uploaded": len(got.vectors)})
         return broadcast_record(Broadcast(vectors, server_round)), metrics
@@ -257,6 +254,7 @@ class DpFtsDe(RoundStrategy):
         own = summarize(self._collected.progress.values())
         own["num_uploaded"] = len(self._collected.vectors)
         own["num_releases"] = self.tally.num_releases
+        own["signal_to_noise"] = self._signal
         return replace(result, own=own)
 
     def find_shared_optimum(self, arrays: ArrayRecord) -> Floats | None:

@@ -15,7 +15,8 @@ from strategies.dp_fedpaq.messages import REFUSED, model_record
 from strategies.dp_fts_de import DpFtsDeParameters, ParameterError
 from strategies.dp_fts_de.algorithm import Broadcast, clip_vector, draw_vector, read_broadcast
 from strategies.dp_fts_de.client import train
-from strategies.dp_fts_de.messages import Progress, pack_vector, parse_reply, unpack_vector
+from strategies.dp_fts_de.messages import pack_vector, parse_reply, unpack_vector
+from strategies.dp_fts_de.progress import Progress
 from strategies.mechanisms.rng import SecretStream
 from tests.dp_fts_de.agents import (
     Memory,
@@ -375,6 +376,62 @@ def test_a_seeded_run_tells_how_far_the_agent_is() -> None:
         assert progress.clipped == 1.0
     told = leaves(Agent().answer(make_request(make_parameters())))["metrics"]
     assert "simple-regret" not in told
+
+
+def test_a_seeded_run_tells_what_the_round_brought() -> None:
+    agent, parameters = Agent(), make_parameters(use_broadcast="fresh")
+    seen = 0
+    # The broadcast of round 1 is fresh in round 2 only.
+    for t, release_round, is_shared in ((1, 0, False), (2, 1, True), (3, 1, False), (5, 4, True)):
+        shared = broadcast(parameters, release_round) if release_round else None
+        before = agent.values()
+        _, told = content(agent.answer(make_request(parameters, t, broadcast=shared)))
+        assert told is not None
+        assert len(told.values) == (4 if t == 1 else 1)
+        assert [np.array(point).tolist() for point in told.points] == [
+            point.tolist() for point in agent.points[seen:]
+        ]
+        assert list(told.values) == agent.values()[seen:]
+        assert told.value == told.values[-1]
+        assert told.best_before == (max(before) if before else None)
+        assert told.is_shared is is_shared
+        seen = len(agent.points)
+
+
+@pytest.mark.parametrize("killed", [2, 4, 5, 6])
+@pytest.mark.parametrize("before_evaluating", [True, False])
+def test_a_killed_agent_tells_the_same_of_its_round(killed: int, before_evaluating: bool) -> None:
+    """Killed in the n-th evaluation, or after it and before its value is of any use."""
+    parameters = make_parameters()
+
+    def ask(agent: Agent, t: int) -> tuple[bytes | None, Progress | None]:
+        shared = broadcast(parameters, t - 1, t) if t > 1 else None
+        return content(agent.answer(make_request(parameters, t, broadcast=shared)))
+
+    class Dying(Memory):
+        def add_observation(self, observation: Any) -> None:
+            super().add_observation(observation)
+            if len(self.observations) == killed and not before_evaluating:
+                raise KeyboardInterrupt
+
+    unharmed, agent = Agent(), Agent()
+    if before_evaluating:
+        agent.kill_at = killed
+    agent.memory = Dying()
+    deaths = 0
+    for t in (1, 2, 3):
+        expected = ask(unharmed, t)
+        try:
+            found = ask(agent, t)
+        except KeyboardInterrupt:
+            deaths += 1
+            agent.kill_at = None
+            found = ask(agent, t)
+        assert found == expected
+        assert found == ask(agent, t)
+        assert found[1] is not None
+        assert found[1].is_shared is (t > 1)
+    assert deaths == 1
 
 
 def test_every_release_is_charged_whether_or_not_the_agent_uploads() -> None:

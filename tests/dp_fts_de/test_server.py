@@ -1,5 +1,6 @@
 """The server: what it sums and releases, when it does not, and what it tells of a run."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -14,7 +15,7 @@ from fl_app.engines.in_process import run_in_process
 from strategies import DpFtsDe
 from strategies.dp_fedpaq.messages import REFUSED
 from strategies.dp_fts_de import ParameterError
-from strategies.dp_fts_de.algorithm import release_sums
+from strategies.dp_fts_de.algorithm import release_mechanism, release_sums, weigh_agents
 from strategies.dp_fts_de.client import train
 from strategies.dp_fts_de.messages import (
     UPLOAD_TYPE,
@@ -310,6 +311,38 @@ def test_seeded_runs_tell_how_far_the_agents_are_and_secret_ones_do_not() -> Non
         assert secret.strategy.progress == {}
     for reply in Run(2, randomness="secret").start().grid.replies:
         assert dict(reply.content["metrics"].items()) == {"num-examples": 1}
+
+
+def test_signals_are_told_in_seeded_runs_where_there_are_some() -> None:
+    run = Run(5, release_rounds=(1, 3), num_subregions=2, sample_rate=0.5).start()
+    parameters = run.strategy.parameters
+    for row in run.rows:
+        t, told = row.server_round, own(row)
+        if t not in (1, 3):
+            assert told["signal_to_noise"] is None
+        else:
+            silent = dataclasses.replace(parameters, noise_multiplier=0.0)
+            uploads, none = run.uploads(t), SeededStream(b"")
+            sums = release_sums(silent, t, list(uploads), list(uploads.values()), none)
+            in_units = sums / weigh_agents(parameters, t).largest[:, None]
+            expected = np.linalg.norm(in_units) / release_mechanism(parameters, t).noise_std
+            assert told["signal_to_noise"] == pytest.approx(expected / math.sqrt(40), rel=1e-9)
+        agents = [
+            progress
+            for reply in run.grid.replies
+            if reply.metadata.group_id == str(t) and (progress := parse_reply(reply)[1])
+        ]
+        assert len(agents) == 5
+        assert all(each.is_shared is (t in (2, 4)) for each in agents)
+        if t in (2, 4):
+            gains = [each.value - (each.best_before or math.nan) for each in agents]
+            assert told["sharing_gain"] == pytest.approx(np.mean(gains), rel=1e-12)
+        else:
+            assert told["sharing_gain"] is None
+    silent_run = Run(3, noise_multiplier=0.0).start()
+    assert [own(row)["signal_to_noise"] for row in silent_run.rows] == [None] * 3
+    apart = Run(3, control="no_sharing").start()
+    assert {own(row)["sharing_gain"] for row in apart.rows} == {None}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, [1.0]])
