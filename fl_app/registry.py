@@ -10,11 +10,14 @@ from flwr.app import Context, Message
 
 from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
-from fl_app.settings import NissSettings, RunSettings
+from fl_app.search_task import answer, build_search
+from fl_app.settings import RunSettings
+from fl_app.strategy_settings import NissSettings
 from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fts_de import DpFtsDe
 from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.niss import Coalition, Niss, NissParameters
 from strategies.niss import client as niss_client
@@ -22,7 +25,8 @@ from strategies.niss.parameters import fill_plan
 from strategies.niss.run_plan import plan_ready
 from strategies.rounds import OnRound
 
-FederatedStrategy = DpFedPaq | Niss
+TrainingStrategy = DpFedPaq | Niss
+FederatedStrategy = TrainingStrategy | DpFtsDe
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def build_strategy(
         raise name_parameter(error, settings) from None
 
 
-def update_of(strategy: FederatedStrategy) -> DpFedPaqParameters:
+def update_of(strategy: TrainingStrategy) -> DpFedPaqParameters:
     """Return the parameters of a strategy's updates."""
     return strategy.parameters.update if isinstance(strategy, Niss) else strategy.parameters
 
@@ -78,8 +82,10 @@ def check_settings(settings: RunSettings) -> None:
 def check_budget(settings: RunSettings, num_parameters: int) -> None:
     """Raise ConfigError if a run of the settings would exceed its uplink budget."""
     assert settings.num_clients is not None
+    strategy = build_strategy(settings)
+    assert not isinstance(strategy, DpFtsDe)
     try:
-        build_strategy(settings).check_budget(settings.rounds, settings.num_clients, num_parameters)
+        strategy.check_budget(settings.rounds, settings.num_clients, num_parameters)
     except ParameterError as error:
         raise name_parameter(error, settings) from None
 
@@ -93,6 +99,9 @@ _TOP_KEYS = (
     "seed",
 )
 
+# Of a search's mathematics, which has names of its own.
+_RENAMED = {"num_agents": "num_clients", "num_features": "strategy.num_random_features"}
+
 
 def name_parameter(error: ParameterError, settings: RunSettings) -> ConfigError:
     """Return the error that names a method's parameter as the configuration does."""
@@ -101,6 +110,7 @@ def name_parameter(error: ParameterError, settings: RunSettings) -> ConfigError:
         name = "budget.uplink_bits" if in_bits else "budget.capacity * budget.seconds"
         return ConfigError(name, error.value, f"{error.allowed} bits")
     key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
+    key = _RENAMED.get(error.key, key)
     return ConfigError(key, error.value, error.allowed)
 
 
@@ -113,7 +123,7 @@ def _build_dp_fedpaq(
     def build(sensitivity: str) -> DpFedPaq:
         return DpFedPaq(
             **_cohort_fields(settings),
-            colluding_fraction=settings.strategy.colluding_fraction,
+            colluding_fraction=settings.training.colluding_fraction,
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
@@ -128,7 +138,7 @@ def _build_niss(
     client_ids: Mapping[int, int] | None,
     num_records: Mapping[int, int] | None,
     on_round: OnRound | None,
-) -> FederatedStrategy:
+) -> TrainingStrategy:
     chosen = settings.strategy
     assert isinstance(chosen, NissSettings)
     if chosen.noise_at == "server":
@@ -176,7 +186,7 @@ def _cohort_fields(settings: RunSettings) -> dict[str, Any]:
         "num_sampled_clients": settings.num_sampled_clients,
         "fraction_train": settings.fraction_train,
         "participation": settings.participation,
-        "max_participations": settings.strategy.max_participations,
+        "max_participations": settings.training.max_participations,
         "min_replies": settings.min_replies,
         "uplink_budget_bits": settings.budget.bits,
     }
@@ -262,7 +272,9 @@ def _planned_ready(settings: RunSettings) -> tuple[int, int, int]:
 def _expected_parameters(
     settings: RunSettings,
 ) -> tuple[DpFedPaqParameters | NissParameters, str]:
-    return build_strategy(settings).parameters, settings.to_json()
+    strategy = build_strategy(settings)
+    assert not isinstance(strategy, DpFtsDe)
+    return strategy.parameters, settings.to_json()
 
 
 METHODS: dict[str, Method] = {
@@ -275,6 +287,11 @@ METHODS: dict[str, Method] = {
         "noise that cancels in the sum: accuracy near a trusted server's, hidden from the server",
         _build_niss,
         _train_niss,
+    ),
+    "dp_fts_de": Method(
+        "Bayesian optimisation of each client's own objective, helped by noisy sums of the others'",
+        lambda settings, client_ids, _, on_round: build_search(settings, client_ids, on_round),
+        answer,
     ),
 }
 

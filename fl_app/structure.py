@@ -27,8 +27,8 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     Parameters
     ----------
     cls : type
-        A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, optionals
-        of these, tuples of any length of one of these (from lists), or dataclasses.
+        A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, tuples of
+        any length of one of these (from lists), dataclasses, or unions of these.
     values : mapping
         Its values; nested mappings for nested dataclasses.
     prefix : str
@@ -63,15 +63,16 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        # A group whose keys depend on a choice among them says which dataclass holds them.
-        choose = getattr(hint, "choose", None)
-        chosen = choose(value) if choose and isinstance(value, Mapping) else hint
-        return build(typing.cast(type, chosen), value, key + ".")
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        each = typing.get_args(hint)[0]
-        return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and (value is not None or type(None) not in options):
+            # A group whose keys depend on a choice among them says which dataclass holds them.
+            choose = getattr(option, "choose", None)
+            chosen = choose(value) if choose and isinstance(value, Mapping) else option
+            return build(typing.cast(type, chosen), value, key + ".")
+        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
+            each = typing.get_args(option)[0]
+            return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
     for option in options:
         if option is type(None) and value is None:
             return None
@@ -110,8 +111,6 @@ def _is_union(hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    if typing.get_origin(hint) is tuple:
-        return f"a list; each: {_describe(typing.get_args(hint)[0])}"
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     words = []
     for option in options:
@@ -119,6 +118,8 @@ def _describe(hint: Any) -> str:
             words.append("null")
         elif typing.get_origin(option) is typing.Literal:
             words += [str(choice) for choice in typing.get_args(option)]
+        elif typing.get_origin(option) is tuple:
+            words.append(f"a list; each: {_describe(typing.get_args(option)[0])}")
         else:
             words.append(_WORDS.get(option, "a group of keys"))
     return " or ".join(words)

@@ -109,6 +109,11 @@ class DpFtsDe(RoundStrategy):
         """The parameters that agents are sent; complete once a run is prepared."""
         return self._parameters
 
+    @property
+    def round_progress(self) -> dict[int, Progress]:
+        """What each agent said of itself in the last round; empty in secret runs."""
+        return self._collected.progress
+
     def summary(self) -> None:
         """Log what the run releases, in one line."""
         _log.info("DP-FTS-DE: %s", self._parameters.describe())
