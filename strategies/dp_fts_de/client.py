@@ -25,11 +25,12 @@ from strategies.dp_fts_de.algorithm import (
 from strategies.dp_fts_de.messages import Request, pack_vector, parse_request, step_reply
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.dp_fts_de.progress import Progress, read_progress, write_progress
-from strategies.mechanisms.cholesky import FactorizationError
 from strategies.mechanisms.parameter_checks import MAX_MAGNITUDE, ParameterError
 from strategies.mechanisms.rng import Randomness
 
 METHOD = "dp_fts_de"
+# Whatever numbers can do to a fit, the libraries' own errors included.
+_NO_MODEL = (ArithmeticError, ValueError)
 _log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
@@ -81,12 +82,14 @@ def train(
     Formal guarantees, for requests that are delivered one at a time:
 
     * The reply depends on the observations only through the vector, of L2 norm at most S / sqrt(P)
-      up to rounding, and through how long it takes. An evaluation that raises, or gives no finite
-      number, counts as `failed_value`; a model that cannot be fitted gives a random query, or the
-      vector zero.
+      up to rounding where the run clips, and through how long it takes. An evaluation that raises,
+      or gives no finite number, counts as `failed_value`; a model that cannot be fitted gives a
+      random query, or the vector zero.
     * One query a round (`num_initial` at first, and what is missing of them later). A round that is
       asked again goes on where it was interrupted, and gets the same bytes once it was answered; an
       earlier round is refused. Rounds that were missed are not made up.
+    * A vector is given in rounds for which the parameters provide it. Parameters, terms and the
+      agent's number hold for the run.
     * Values for experiments are added in seeded runs only.
     """
     if not abs(failed_value) <= MAX_MAGNITUDE:
@@ -101,9 +104,9 @@ def train(
         return error_reply(message, REFUSED, "parameters refused by the agent")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
-    agreed = digest_terms(request.parameters.to_json(), terms)
+    agreed = digest_terms(request.parameters.to_json(), f"{request.agent}\n{terms}")
     if entry.terms not in ("", agreed):
-        return error_reply(message, REFUSED, "parameters changed within a run")
+        return error_reply(message, REFUSED, "parameters or number changed within a run")
     asked = hash_model(request.arrays, [request.server_round, agreed])
     is_repeat = request.server_round == entry.last_round and asked == _asked_of(entry)
     if request.server_round <= entry.last_round and not is_repeat:
@@ -181,7 +184,7 @@ class _Step:
             vector = draw_vector(
                 parameters, points, values, self._streams(self.request.server_round).open("vector")
             )
-        except (FactorizationError, ParameterError):
+        except _NO_MODEL:
             _log.exception("no model of the observations: the vector is zero")
             vector = np.zeros(parameters.num_random_features)
         return clip_vector(parameters, vector)
@@ -232,7 +235,7 @@ class _Step:
                 parameters, points, values, self.request.broadcast, streams, self.snap
             )
             return query
-        except (FactorizationError, ParameterError):
+        except _NO_MODEL:
             _log.exception("no model of the observations: the query is random")
         return self._snapped(streams.open("fallback").uniform(parameters.dimension))
 

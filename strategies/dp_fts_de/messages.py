@@ -156,12 +156,23 @@ def parse_request(message: Message) -> Request:
         raise MessageError("request without the agent's number")
     if type(upload) is not bool:
         raise MessageError("request that does not say whether to upload")
+    if upload and not _may_ask(parameters, server_round):
+        raise MessageError("upload in a round without a release")
     broadcast = parse_broadcast(arrays)
     if broadcast is not None:
         read_broadcast(parameters, broadcast)
         if broadcast.release_round >= server_round:
             raise MessageError("broadcast of a later round")
+        if not parameters.releases_in(broadcast.release_round):
+            raise MessageError("broadcast of a round without a release")
     return Request(server_round, parameters, agent, upload, broadcast, arrays)
+
+
+def _may_ask(parameters: DpFtsDeParameters, server_round: int) -> bool:
+    """Return whether some agent may be asked for its vector in a round."""
+    if parameters.control == "no_sharing":
+        return False
+    return parameters.upload == "all" or parameters.releases_in(server_round)
 
 
 def pack_vector(vector: NDArray[np.float64]) -> bytes:

@@ -1,5 +1,6 @@
 """The agent: one query a round, the same bytes again, and nothing private beside the vector."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -196,11 +197,14 @@ def test_rounds_that_were_missed_are_not_made_up() -> None:
 
 
 def refusal(agent: Agent, message: Message, **arguments: Any) -> str:
-    before = list(agent.memory.observations)
+    before, entry = list(agent.memory.observations), agent.memory.entry
+    count = len(agent.points)
     reply = agent.answer(message, **arguments)
     assert reply.has_error()
+    assert not reply.has_content()
     assert reply.error.code == REFUSED
-    assert agent.memory.observations == before
+    assert (agent.memory.observations, agent.memory.entry) == (before, entry)
+    assert len(agent.points) == count
     return reply.error.reason
 
 
@@ -217,9 +221,10 @@ def test_earlier_rounds_and_other_requests_of_a_round_are_refused() -> None:
 def test_parameters_and_terms_hold_for_the_run() -> None:
     parameters, agent = make_parameters(), Agent()
     run_rounds(parameters, agent, range(1, 2))
-    changed = "parameters changed within a run"
+    changed = "parameters or number changed within a run"
     assert refusal(agent, make_request(make_parameters(clipping_norm=9.0), 2)) == changed
     assert refusal(agent, make_request(parameters, 2), terms="other") == changed
+    assert refusal(agent, make_request(parameters, 2, agent=3)) == changed
     assert not agent.answer(make_request(parameters, 2)).has_error()
 
 
@@ -278,6 +283,11 @@ def test_a_malformed_request_is_refused(changes: dict[str, Any]) -> None:
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([2.0])},
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([-1])},
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([1, 2])},
+        {"broadcast": np.zeros((1, 21)), "release-round": np.array([2])},
+        {"broadcast": np.zeros((2, 20)), "release-round": np.array([2])},
+        {"broadcast": np.zeros((1, 2000)), "release-round": np.array([2])},
+        {"broadcast": np.full((1, 20), math.inf), "release-round": np.array([2])},
+        {"broadcast": np.zeros((1, 20)), "release-round": np.array([3])},
     ],
 )
 def test_a_malformed_broadcast_is_refused(arrays: dict[str, np.ndarray]) -> None:
@@ -287,6 +297,53 @@ def test_a_malformed_broadcast_is_refused(arrays: dict[str, np.ndarray]) -> None
     message = changed_request()
     message.content = RecordDict({"config": message.content["config"]})
     assert refusal(Agent(), message) == "request refused by the agent"
+
+
+def test_a_vector_is_given_in_the_rounds_of_the_parameters_only() -> None:
+    few = make_parameters(release_rounds=(1, 3))
+    for t, changes, allowed in (
+        (2, {}, False),
+        (3, {}, True),
+        (4, {}, False),
+        (2, {"upload": "all"}, True),
+        (1, {"control": "no_sharing"}, False),
+        (1, {"control": "no_sharing", "upload": "all"}, False),
+    ):
+        parameters = dataclasses.replace(few, **changes)
+        if allowed:
+            assert content(Agent().answer(make_request(parameters, t)))[0] is not None
+        else:
+            assert refusal(Agent(), make_request(parameters, t)) == "request refused by the agent"
+        assert content(Agent().answer(make_request(parameters, t, upload=False)))[0] is None
+
+
+def test_a_broadcast_is_of_a_round_that_releases() -> None:
+    parameters = make_parameters(release_rounds=(1, 3))
+    for release_round, allowed in ((1, True), (2, False), (3, True)):
+        shared = broadcast(parameters, release_round)
+        request = make_request(parameters, 4, broadcast=shared, upload=False)
+        if allowed:
+            content(Agent().answer(request))
+        else:
+            assert refusal(Agent(), request) == "request refused by the agent"
+
+
+@pytest.mark.parametrize("error", [np.linalg.LinAlgError, ValueError, FloatingPointError])
+def test_whatever_fails_in_a_fit_gives_a_random_query_and_zero(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **more: Any) -> Any:
+        raise error("private")
+
+    agent, parameters = Agent(), make_parameters(randomness="secret")
+    content(agent.answer(make_request(parameters)))
+    for name in ("choose_query", "draw_vector"):
+        monkeypatch.setattr(f"strategies.dp_fts_de.client.{name}", fail)
+    vector, progress = content(agent.answer(make_request(parameters, 2)))
+    assert vector is not None
+    assert not unpack_vector(vector, 20).any()
+    assert progress is None
+    assert len(agent.points) == 5
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "secret"])

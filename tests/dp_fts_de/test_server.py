@@ -397,16 +397,59 @@ def test_a_run_that_goes_on_for_longer_keeps_its_noise_and_its_target() -> None:
     assert second.strategy.tally.num_releases == 2
     assert second.strategy.epsilon() == first.strategy.epsilon()
     assert all(row.num_replies == 5 for row in second.rows)
-    other = Run(5, noise_multiplier=0.5)
-    other.strategy.import_state(first.strategy.export_state())
-    with pytest.raises(ParameterError, match="noise_multiplier"):
-        other.start()
+    # Releases of another kind would be counted with the wrong epsilon.
+    for changes in ({"noise_multiplier": 0.5}, {"target_epsilon": 2.0, "sample_rate": 0.5}):
+        other = Run(5, **{"noise_multiplier": None, **changes})
+        other.strategy.import_state(first.strategy.export_state())
+        with pytest.raises(ParameterError, match=list(changes)[-1]):
+            other.start()
+
+
+def test_a_run_that_goes_on_without_a_node_keeps_the_numbers_of_the_others() -> None:
+    def nodes_of(run: Run) -> dict[int, int]:
+        return {m.metadata.dst_node_id: m.content["config"]["agent"] for m in run.grid.requests}
+
+    first = Run(2).start()
+    state = json.loads(json.dumps(first.strategy.export_state()))
+    connected = [1_000_000, 1_000_001, 1_000_003, 1_000_004]
+    second = Run(4)
+    second.grid = first.grid
+    second.grid.requests.clear()
+    second.grid.get_node_ids = lambda: connected  # type: ignore[method-assign]
+    second.strategy.import_state(state)
+    second.strategy.on_round = lambda row, _: second.rows.append(row) or connected.append(1_000_002)
+    second.start(first_round=3, arrays=first.rows[-1].arrays)
+    assert nodes_of(second) == {1_000_000 + n: n for n in range(5)}
+    assert [row.num_replies for row in second.rows] == [4, 5]
+
+    replaced = Run(4)
+    replaced.strategy.import_state(state)
+    replaced.grid.get_node_ids = lambda: [*connected[:4], 7]  # type: ignore[method-assign]
+    replaced.strategy.prepare_run(replaced.grid, broadcast_record(None), 4)
+    found = replaced.strategy.configure_train(
+        3, broadcast_record(None), ConfigRecord(), replaced.grid
+    )
+    assert [m.content["config"]["agent"] for m in found] == [0, 1, 2, 3, 4]
+    assert found[2].metadata.dst_node_id == 7
 
 
 @pytest.mark.parametrize("state", [{}, {"tally": {}}, [], None, {"tally": {}, "num_agents": 3}])
 def test_another_state_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="state of a strategy"):
         Run().strategy.import_state(state)
+    whole = Run(num_agents=5).strategy.export_state()
+    for numbers in (
+        None,
+        {},
+        [1],
+        [[1]],
+        [[1, 0], [2, 0]],
+        [[1, 0], [1, 2]],
+        [[1, -1]],
+        [[1, 0.0]],
+    ):
+        with pytest.raises(ValueError, match="state of a strategy"):
+            Run().strategy.import_state({**whole, "numbers": numbers})
     with pytest.raises(ParameterError, match="num_agents"):
         Run(num_agents=4).strategy.import_state(Run(num_agents=5).strategy.export_state())
 
