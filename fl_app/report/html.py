@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_app.report.charts import cumulate_counts, list_charts
+from fl_app.report.charts import cumulate_counts
+from fl_app.report.figures import list_figures
 from fl_app.report.formats import (
     MISSING,
     format_bytes,
@@ -196,7 +197,7 @@ def _write_epsilon_card(run: RunFolder) -> Markup:
 
 
 def _write_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
-    charts = list_charts(runs, labels)
+    charts = list_figures(runs, labels)
     if not charts:
         return element("p", "There is no curve to draw yet.", class_="soft")
     figures = [
