@@ -11,6 +11,17 @@ from fl_app.report.search_charts import list_search_charts
 from fl_app.report.search_picture import SearchPicture, picture_search
 
 
+def place_runs(runs: Sequence[RunFolder]) -> list[int]:
+    """Return the colour of each run: searches that differ only in their seed share theirs."""
+    if not all(run.search for run in runs):
+        return list(range(len(runs)))
+    arms = group_arms(runs)
+    return [
+        next(i for i, arm in enumerate(arms) if any(each is run for each in arm.runs))
+        for run in runs
+    ]
+
+
 def list_figures(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart | SearchPicture]:
     """Choose the figures for which these runs have values.
 

@@ -48,7 +48,7 @@ def draw_picture(figure: Figure, picture: SearchPicture) -> tuple[list[Any], lis
         bar.outline.set_visible(False)
         from matplotlib.ticker import MaxNLocator
 
-        bar.locator = MaxNLocator(integer=True, nbins=6)
+        bar.locator = MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10])
         bar.update_ticks()
     return list(legend.values()), list(legend)
 
@@ -72,7 +72,7 @@ def _draw_plane(axes: Axes, picture: SearchPicture) -> dict[str, Any]:
             axes.contour(
                 grid, grid, scaled, levels=levels[1:-1], colors="#8c8c8c", linewidths=0.5, zorder=1
             )
-            legend["last broadcast (darker: higher)"] = Patch(facecolor="#9e9e9e")
+            legend["broadcast (darker: higher)"] = Patch(facecolor="#9e9e9e")
         for low, high in shared.boxes:
             x, y = (low[0], high[0], high[0], low[0], low[0]), (low[1], low[1], high[1], high[1])
             legend["sub-regions"] = axes.plot(

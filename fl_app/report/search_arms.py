@@ -27,11 +27,15 @@ class BestSoFar:
         Those that have answered, rising.
     values : ndarray of float64, shape (len(agents), len(iterations))
         NaN while an agent has no value yet.
+    lowest, highest : float
+        The range of all values found, not of the best ones only.
     """
 
     iterations: tuple[int, ...]
     agents: tuple[int, ...]
     values: NDArray[np.float64]
+    lowest: float
+    highest: float
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,11 @@ def track_best(run: RunFolder) -> BestSoFar | None:
     best = np.maximum.accumulate(best, axis=1)
     best[np.isneginf(best)] = np.nan
     return BestSoFar(
-        tuple(int(each) - 1 for each in rounds), tuple(int(each) for each in agents), best
+        iterations=tuple(int(each) - 1 for each in rounds),
+        agents=tuple(int(each) for each in agents),
+        values=best,
+        lowest=float(queries.values[known].min()),
+        highest=float(queries.values[known].max()),
     )
 
 
