@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from fl_app.report.formats import byte_unit, format_delta
 from fl_app.report.guarantees import name_adversary
 from fl_app.report.run_folder import RunFolder
 
 _LOG_SCALE_FROM = 1e3  # ratio of the largest to the smallest loss
+_MOST_DRAWN = 1e100  # the arithmetic of drawing overflows near the largest floats
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,12 @@ def cumulate_counts(metrics: Sequence[dict[str, Any]], key: str) -> list[float |
         total = None if total is None or count is None else total + count
         sums.append(total)
     return sums
+
+
+def leave_out_huge(values: ArrayLike) -> NDArray[np.float64]:
+    """Replace values that are too large to be drawn by NaN, which leaves a gap."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(numbers) <= _MOST_DRAWN, numbers, np.nan)
 
 
 def list_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart]:

@@ -48,4 +48,4 @@ def list_figures(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart
     firsts = [arm.runs[0] for arm in arms]
     charts = list_charts(firsts, labels if len(runs) == 1 else [arm.label for arm in arms])
     picture = picture_search(runs[0]) if len(runs) == 1 else None
-    return [*list_search_charts(arms), *([picture] if picture else []), *charts]
+    return [*list_search_charts(arms), *charts, *([picture] if picture else [])]

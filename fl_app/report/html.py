@@ -22,10 +22,11 @@ from fl_app.report.search_section import write_best_points, write_paired
 # No source is allowed but the page itself, so that even a mistake here could load nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _DIRECTIONS = (
-    ("Uplink (updates)", "uplink_bytes"),
-    ("Downlink (models)", "downlink_bytes"),
+    ("Uplink ({sent})", "uplink_bytes"),
+    ("Downlink ({received})", "downlink_bytes"),
     ("Control messages", "control_bytes"),
 )
+_OPEN_UP_TO = 12  # searches
 
 
 def write_report(runs: RunFolder | Sequence[RunFolder], path: str | Path) -> Path:
@@ -103,13 +104,16 @@ def _write_single(run: RunFolder) -> Markup:
 
 
 def _write_comparison(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
-    parts = [
-        write_banners(runs, labels),
-        element("h2", "Results"),
-        write_results(runs, labels, place_runs(runs)),
-    ]
-    parts += [write_paired(runs)]
-    parts += [_write_differences(runs, labels), _write_charts(runs, labels)]
+    results = write_results(runs, labels, place_runs(runs))
+    parts = [write_banners(runs, labels), element("h2", "Results")]
+    # Of many seeds the sums come first: curves and paired differences.
+    folded = len(runs) > _OPEN_UP_TO and all(run.search for run in runs)
+    differences = _write_differences(runs, labels)
+    if folded:
+        details = element("details", element("summary", "Each run"), results, differences)
+        parts += [details, write_paired(runs), _write_charts(runs, labels)]
+    else:
+        parts += [results, write_paired(runs), differences, _write_charts(runs, labels)]
     parts += [element("h2", "Privacy"), write_guarantees(runs, labels), element("h2", "Each run")]
     for run, label in zip(runs, labels, strict=True):
         parts += [element("h3", label), element("p", _describe_run(run), class_="soft")]
@@ -171,7 +175,9 @@ def _write_differences(runs: Sequence[RunFolder], labels: Sequence[str]) -> Mark
 def _write_bytes(run: RunFolder) -> Markup:
     sent = [entry for entry in run.metrics if entry["round"] > 0]
     rows = []
-    for name, key in _DIRECTIONS:
+    words = ("vectors", "broadcasts") if run.search else ("updates", "models")
+    for direction, key in _DIRECTIONS:
+        name = direction.format(sent=words[0], received=words[1])
         total = add_up(run, key)
         replies = add_up(run, "num_replies") if key == "uplink_bytes" else None
         rows.append(

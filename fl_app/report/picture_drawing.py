@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.report.search_picture import SearchPicture
+from fl_app.report.charts import leave_out_huge
+from fl_app.report.search_picture import Floats, SearchPicture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 # The plot area stays white where the page is dark: the colours of the iterations need it.
 _PAPER, _BORDER, _BEST, _SHARED = "#fffffe", "#333333", "#d55000", "#b0005e"
+# In a legend, which lies outside: the page turns these to what its mode can show.
+_INK, _GREY, _MIDDLE = "#1b1f24", "#7f7f7f", "#009e73"
+_DASHES = (0, (5, 3))
 _OWN, _FROM_BROADCAST = ("o", 16), ("^", 26)
 
 
@@ -45,6 +49,9 @@ def draw_picture(figure: Figure, picture: SearchPicture) -> tuple[list[Any], lis
     if marked is not None:
         bar = figure.colorbar(marked, ax=panels, pad=0.02, aspect=30)
         bar.set_label("Iteration")
+        if bar.solids is not None:
+            bar.solids.set_rasterized(False)  # the page may show no image
+            bar.solids.set_edgecolor("face")  # no seams
         bar.outline.set_visible(False)
         from matplotlib.ticker import MaxNLocator
 
@@ -54,6 +61,7 @@ def draw_picture(figure: Figure, picture: SearchPicture) -> tuple[list[Any], lis
 
 
 def _draw_plane(axes: Axes, picture: SearchPicture) -> dict[str, Any]:
+    from matplotlib.collections import LineCollection
     from matplotlib.patches import Patch
 
     legend: dict[str, Any] = {}
@@ -72,12 +80,14 @@ def _draw_plane(axes: Axes, picture: SearchPicture) -> dict[str, Any]:
             axes.contour(
                 grid, grid, scaled, levels=levels[1:-1], colors="#8c8c8c", linewidths=0.5, zorder=1
             )
-            legend["broadcast (darker: higher)"] = Patch(facecolor="#9e9e9e")
-        for low, high in shared.boxes:
-            x, y = (low[0], high[0], high[0], low[0], low[0]), (low[1], low[1], high[1], high[1])
-            legend["sub-regions"] = axes.plot(
-                x, (*y, low[1]), color=_BORDER, linewidth=1.0, linestyle=(0, (5, 3)), zorder=2
-            )[0]
+            legend["broadcast (dark: high)"] = Patch(facecolor="#9e9e9e")
+        # Each edge once: dashes drawn from both ends would fill each other's gaps.
+        edges = {edge for low, high in shared.boxes for edge in _list_edges(low, high)}
+        drawn = LineCollection(
+            sorted(edges), colors=_BORDER, linewidths=1.0, linestyles=[_DASHES], zorder=2
+        )
+        axes.add_collection(drawn)
+        legend["sub-regions"] = _line(_DASHES)
     legend |= _draw_queries(axes, picture, picture.points[:, 0], picture.points[:, 1])
     legend |= _draw_best(axes, picture.best[:, 0], picture.best[:, 1])
     if picture.shared_best is not None:
@@ -95,24 +105,25 @@ def _draw_line(figure: Figure, picture: SearchPicture) -> tuple[dict[str, Any], 
     )
     for panel in panels:
         _prepare(panel, picture, 0)
-        for low, high in shared.boxes if shared else ():
-            for edge in (low[0], high[0]):
-                line = panel.axvline(edge, color=_BORDER, linewidth=1.0, linestyle=(0, (5, 3)))
-                legend["sub-regions"] = line
+        for edge in sorted({float(x[0]) for box in shared.boxes for x in box} if shared else ()):
+            panel.axvline(edge, color=_BORDER, linewidth=1.0, linestyle=_DASHES)
+            legend["sub-regions"] = _line(_DASHES)
     if both:
         panels[0].set_xlabel("")
         panels[0].tick_params(labelbottom=False)
     if picture.values.size:
         panels[0].set_ylabel("Value (higher is better)")
-        legend |= _draw_queries(panels[0], picture, picture.points[:, 0], picture.values)
-        legend |= _draw_best(panels[0], picture.best[:, 0], picture.best_values)
+        values, tops = (leave_out_huge(each) for each in (picture.values, picture.best_values))
+        legend |= _draw_queries(panels[0], picture, picture.points[:, 0], values)
+        legend |= _draw_best(panels[0], picture.best[:, 0], tops)
     if shared is not None:
-        (line,) = panels[-1].plot(shared.grid, shared.values, color=_BORDER, linewidth=1.6)
+        curve = leave_out_huge(shared.values)
+        panels[-1].plot(shared.grid, curve, color=_BORDER, linewidth=1.6)
         panels[-1].set_ylabel("Broadcast")
-        legend["last broadcast"] = line
+        legend["broadcast"] = _line("-")
         if picture.shared_best is not None:
             at = float(picture.shared_best[0])
-            height = float(np.interp(at, shared.grid, shared.values))
+            height = float(np.interp(at, shared.grid, curve))
             legend |= _mark_shared(panels[-1], at, height)
     return legend, panels
 
@@ -135,14 +146,15 @@ def _draw_queries(axes: Axes, picture: SearchPicture, x: Any, y: Any) -> dict[st
     legend: dict[str, Any] = {}
     first = picture.iterations == 0
     if first.any():
-        legend["initial points"] = axes.scatter(
+        axes.scatter(
             x[first], y[first], s=14, facecolors="none", edgecolors="#666666", linewidths=0.8
         )
+        legend["initial points"] = _example("o", markerfacecolor="none", color=_GREY)
     last = int(picture.iterations.max(initial=1))
     norm = Normalize(1, max(last, 2))
     for name, chosen, (marker, size) in (
-        ("queries of the own model", ~first & ~picture.is_shared, _OWN),
-        ("queries of a broadcast", ~first & picture.is_shared, _FROM_BROADCAST),
+        ("own queries", ~first & ~picture.is_shared, _OWN),
+        ("broadcast's queries", ~first & picture.is_shared, _FROM_BROADCAST),
     ):
         if chosen.any():
             drawn: PathCollection = axes.scatter(
@@ -162,10 +174,27 @@ def _draw_queries(axes: Axes, picture: SearchPicture, x: Any, y: Any) -> dict[st
     return legend
 
 
-def _example(marker: str) -> Any:
+def _list_edges(low: Floats, high: Floats) -> list[tuple[tuple[float, float], ...]]:
+    """Return the four edges of a rectangle, each from its lower end."""
+    (left, bottom), (right, top) = low.tolist(), high.tolist()
+    return [
+        ((left, bottom), (left, top)),
+        ((right, bottom), (right, top)),
+        ((left, bottom), (right, bottom)),
+        ((left, top), (right, top)),
+    ]
+
+
+def _example(marker: str, color: str = _MIDDLE, **style: Any) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], linestyle="", marker=marker, color="#277f8e", markersize=5)
+    return Line2D([], [], linestyle="", marker=marker, color=color, markersize=5, **style)
+
+
+def _line(linestyle: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=_INK, linestyle=linestyle, linewidth=1.2)
 
 
 def _draw_best(axes: Axes, x: Any, y: Any) -> dict[str, Any]:
@@ -174,11 +203,11 @@ def _draw_best(axes: Axes, x: Any, y: Any) -> dict[str, Any]:
     drawn = axes.scatter(
         x, y, marker="*", s=75, color=_BEST, edgecolors=_PAPER, linewidths=0.6, zorder=4
     )
-    return {"best point of each agent": drawn}
+    return {"agents' best points": drawn}
 
 
 def _mark_shared(axes: Axes, x: float, y: float) -> dict[str, Any]:
     drawn = axes.scatter(
         [x], [y], marker="P", s=90, color=_SHARED, edgecolors=_PAPER, linewidths=0.8, zorder=5
     )
-    return {"best point of the broadcast": drawn}
+    return {"broadcast's best point": drawn}

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.report.charts import Chart
+from fl_app.report.charts import Chart, leave_out_huge
 from fl_app.report.figures import list_figures
 from fl_app.report.picture_drawing import draw_picture
 from fl_app.report.run_folder import RunFolder
@@ -34,7 +34,7 @@ _MOST_MARKERS = 30  # above that many points the markers hide the curve
 _MOST_LEGEND_ENTRIES = 10
 _LEGEND_ROW = 0.22  # inches
 _LETTER = 0.085  # inches, on average
-_BAND_ALPHA = 0.2
+_BAND_ALPHA = 0.15
 
 # In the page the colours are variables, so that its dark mode reaches the curves.
 _PAGE_COLOURS = {
@@ -170,16 +170,18 @@ def _draw_curves(axes: Axes, chart: Chart) -> tuple[list[Any], list[str]]:
         colour = COLOURS[curve.place % len(COLOURS)]
         handles += axes.plot(
             curve.x,
-            curve.y,
+            leave_out_huge(curve.y),
             color=colour,
             linestyle="" if curve.points else _LINE_STYLES[curve.place % len(_LINE_STYLES)],
             marker="x" if curve.points else "o" if len(curve.x) <= _MOST_MARKERS else None,
             label=_shorten(curve.label),
         )
         if curve.low:
-            axes.fill_between(
-                curve.x, curve.low, curve.high, color=colour, alpha=_BAND_ALPHA, linewidth=0
-            )
+            edges = leave_out_huge(curve.low), leave_out_huge(curve.high)
+            axes.fill_between(curve.x, *edges, color=colour, alpha=_BAND_ALPHA, linewidth=0)
+            # Where bands lie over each other, their edges still tell them apart.
+            for edge in edges:
+                axes.plot(curve.x, edge, color=colour, linewidth=0.8, alpha=0.6)
     if chart.reference is not None:
         axes.axhline(chart.reference, color=_INK, linewidth=0.8, zorder=1)
     axes.set_title(chart.title)
