@@ -124,12 +124,14 @@ def _evaluate(words: list[str], debug: bool) -> int:
 
 def _report(words: list[str], debug: bool) -> int:
     from fl_app.report.html import write_report
+    from fl_app.report.printing import print_searches
     from fl_app.report.run_folder import read_run_folder
 
     if not words:
         raise ConfigError("RUN", None, "the folders of one or more runs")
     runs = [read_run_folder(word) for word in words]
     target = runs[0].path / "report.html" if len(runs) == 1 else Path.cwd() / "report.html"
+    print_searches(runs)
     try:
         print(write_report(runs, target))
     except OSError as error:

@@ -129,17 +129,17 @@ def run_jobs(words: list[str], debug: bool) -> int:
                 RESUME, each[RESUME], f"{RESUME}=FOLDER as an argument, not in a file"
             )
         check_data(settings_from(each))
-    finished: list[tuple[list[str], dict[str, Any] | None]] = []
+    finished: list[tuple[list[str], RunFolder | None]] = []
     failures: list[Exception] = []
     interrupted: KeyboardInterrupt | None = None
 
     def job(
         read_settings: Callable[[], RunSettings], folder: Path, task_overrides: list[str]
     ) -> None:
-        summary = None
+        run = None
         try:
-            summary = execute(read_settings(), folder, show_summary=not sweep).summary
-            if summary and summary.get("interrupted"):
+            run = execute(read_settings(), folder, show_summary=not sweep)
+            if run.summary and run.summary.get("interrupted"):
                 raise KeyboardInterrupt(f"{RESUME}={folder} goes on")
         except (Exception, SystemExit) as error:
             failures.append(_as_failure(error))
@@ -148,19 +148,16 @@ def run_jobs(words: list[str], debug: bool) -> int:
                     traceback.print_exc()
                 print(f"fl-app: {' '.join(task_overrides)}: {_describe(error)}", file=sys.stderr)
         finally:
-            finished.append((task_overrides, summary))
+            finished.append((task_overrides, run))
 
     try:
         run_under_hydra(["-m"] if sweep else [], given.overrides, job)
     except KeyboardInterrupt as error:
         interrupted = error
     if sweep and finished:
-        from fl_app.report.published import published_table
-        from fl_app.report.tables import print_tables, sweep_table
+        from fl_app.report.printing import print_sweep
 
-        print_tables(sweep_table(finished))
-        if beside := published_table([(str(n), each) for n, (_, each) in enumerate(finished)]):
-            print_tables(beside)
+        print_sweep(finished)
     if interrupted is not None:
         raise interrupted
     if failures and not sweep:

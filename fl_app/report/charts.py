@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fl_app.report.formats import byte_unit, format_delta
 from fl_app.report.guarantees import name_adversary
 from fl_app.report.run_folder import RunFolder
 
 _LOG_SCALE_FROM = 1e3  # ratio of the largest to the smallest loss
+_MOST_DRAWN = 1e100  # the arithmetic of drawing overflows near the largest floats
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Curve:
         Its points, in the order of the rounds.
     points : bool
         Whether only the points are drawn, without a line.
+    low, high : list of float
+        The ends of a band around it, one for each point; empty for none.
     """
 
     place: int
@@ -34,6 +40,8 @@ class Curve:
     x: list[float]
     y: list[float]
     points: bool = False
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,8 @@ class Chart:
         Whether the vertical axis starts at zero.
     log_y : bool
         Whether the vertical axis is logarithmic.
+    reference : float or None
+        Where a thin line is drawn across, for comparison.
     """
 
     name: str
@@ -61,6 +71,7 @@ class Chart:
     curves: list[Curve]
     from_zero: bool = False
     log_y: bool = False
+    reference: float | None = None
 
 
 def cumulate_counts(metrics: Sequence[dict[str, Any]], key: str) -> list[float | None]:
@@ -85,6 +96,12 @@ def cumulate_counts(metrics: Sequence[dict[str, Any]], key: str) -> list[float |
         total = None if total is None or count is None else total + count
         sums.append(total)
     return sums
+
+
+def leave_out_huge(values: ArrayLike) -> NDArray[np.float64]:
+    """Replace values that are too large to be drawn by NaN, which leaves a gap."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(numbers) <= _MOST_DRAWN, numbers, np.nan)
 
 
 def list_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart]:
@@ -152,7 +169,7 @@ def list_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> list[Chart]
                 x_label,
                 loss,
                 curves,
-                log_y=_spans_decades(curves),
+                log_y=spans_decades(curves),
             ),
         ]
     charts.append(
@@ -196,7 +213,8 @@ def _trace_published(place: int, run: RunFolder) -> Curve:
     return Curve(place, "published", [x for x, _ in points], [y for _, y in points], points=True)
 
 
-def _spans_decades(curves: Sequence[Curve]) -> bool:
+def spans_decades(curves: Sequence[Curve]) -> bool:
+    """Tell whether curves need a logarithmic axis: all above zero, over three decades or more."""
     values = [value for curve in curves for value in curve.y]
     return bool(values) and min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM
 

@@ -1,4 +1,4 @@
-"""Draw a run's curves: PNG files beside the run, inline SVG for the page.
+"""Draw a run's figures: PNG files beside the run, inline SVG for the page.
 
 matplotlib is imported when a figure is drawn, not before: a run that draws nothing does not pay
 for it. The colours are those of Okabe and Ito (2008), told apart by colour-blind readers too; the
@@ -11,13 +11,16 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.report.charts import Chart, list_charts
+from fl_app.report.charts import Chart, leave_out_huge
+from fl_app.report.figures import list_figures
+from fl_app.report.picture_drawing import draw_picture
 from fl_app.report.run_folder import RunFolder
+from fl_app.report.search_picture import SearchPicture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +34,7 @@ _MOST_MARKERS = 30  # above that many points the markers hide the curve
 _MOST_LEGEND_ENTRIES = 10
 _LEGEND_ROW = 0.22  # inches
 _LETTER = 0.085  # inches, on average
+_BAND_ALPHA = 0.15
 
 # In the page the colours are variables, so that its dark mode reaches the curves.
 _PAGE_COLOURS = {
@@ -64,7 +68,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def write_plots(run: RunFolder, folder: str | Path) -> list[Path]:
-    """Draw the curves of one run as PNG files.
+    """Draw the figures of one run as PNG files.
 
     Parameters
     ----------
@@ -78,30 +82,34 @@ def write_plots(run: RunFolder, folder: str | Path) -> list[Path]:
     list of Path
         The files written: ``accuracy_by_round.png``, ``loss_by_round.png``,
         ``accuracy_by_uplink.png``, ``loss_by_uplink.png`` and ``epsilon_by_round.png``, each only
-        if the run has a value for it.
+        if the run has a value for it. A search has ``best_by_iteration.png``,
+        ``simple_regret_by_iteration.png``, ``cumulative_regret_by_iteration.png``,
+        ``signal_by_release.png``, ``sharing_gain_by_release.png`` and, over one or two axes,
+        ``search.png`` instead of accuracy and loss.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     files = []
-    for chart in list_charts([run], [run.path.name]):
+    for chart in list_figures([run], [run.path.name]):
         file = target / f"{chart.name}.png"
         write_png(chart, file)
         files.append(file)
     return files
 
 
-def write_png(chart: Chart, file: Path) -> None:
+def write_png(chart: Chart | SearchPicture, file: Path) -> None:
     """Draw a chart as a PNG file."""
-    with _drawing(chart, width=6.4, height=4.2) as figure:
+    tall = isinstance(chart, SearchPicture)
+    with _drawing(chart, width=6.4, height=5.2 if tall else 4.2) as figure:
         figure.savefig(file, dpi=150, facecolor="white", metadata={"Software": None})
 
 
-def render_svg(chart: Chart) -> str:
+def render_svg(chart: Chart | SearchPicture) -> str:
     """Draw a chart as an ``<svg>`` element for a page.
 
     Parameters
     ----------
-    chart : Chart
+    chart : Chart or SearchPicture
         What to draw.
 
     Returns
@@ -113,7 +121,8 @@ def render_svg(chart: Chart) -> str:
     """
     buffer = io.StringIO()
     nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
-    with _drawing(chart, width=5.2, height=3.5) as figure:
+    tall = isinstance(chart, SearchPicture)
+    with _drawing(chart, width=5.2, height=4.6 if tall else 3.5) as figure:
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -130,7 +139,7 @@ def render_svg(chart: Chart) -> str:
 
 
 @contextmanager
-def _drawing(chart: Chart, width: float, height: float) -> Iterator[Figure]:
+def _drawing(chart: Chart | SearchPicture, width: float, height: float) -> Iterator[Figure]:
     """Draw the chart with the house style in force until the figure has been saved."""
     # The figure's own classes: pyplot would keep every figure and choose a display.
     from matplotlib import rc_context
@@ -142,26 +151,39 @@ def _drawing(chart: Chart, width: float, height: float) -> Iterator[Figure]:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        _draw_curves(axes, chart)
-        if len(chart.curves) > 1:
-            rows = _draw_legend(figure, axes, width)
+        if isinstance(chart, SearchPicture):
+            handles, labels = draw_picture(figure, chart)
+        else:
+            handles, labels = _draw_curves(figure.add_subplot(), chart)
+        if len(handles) > 1:
+            rows = _draw_legend(figure, handles, labels, width)
             figure.set_figheight(height + _LEGEND_ROW * rows)
         yield figure
 
 
-def _draw_curves(axes: Axes, chart: Chart) -> None:
+def _draw_curves(axes: Axes, chart: Chart) -> tuple[list[Any], list[str]]:
+    """Draw the curves; return the handles and the labels of their legend."""
     from matplotlib.ticker import MaxNLocator, NullFormatter
 
+    handles = []
     for curve in chart.curves:
-        axes.plot(
+        colour = COLOURS[curve.place % len(COLOURS)]
+        handles += axes.plot(
             curve.x,
-            curve.y,
-            color=COLOURS[curve.place % len(COLOURS)],
+            leave_out_huge(curve.y),
+            color=colour,
             linestyle="" if curve.points else _LINE_STYLES[curve.place % len(_LINE_STYLES)],
             marker="x" if curve.points else "o" if len(curve.x) <= _MOST_MARKERS else None,
             label=_shorten(curve.label),
         )
+        if curve.low:
+            edges = leave_out_huge(curve.low), leave_out_huge(curve.high)
+            axes.fill_between(curve.x, *edges, color=colour, alpha=_BAND_ALPHA, linewidth=0)
+            # Where bands lie over each other, their edges still tell them apart.
+            for edge in edges:
+                axes.plot(curve.x, edge, color=colour, linewidth=0.8, alpha=0.6)
+    if chart.reference is not None:
+        axes.axhline(chart.reference, color=_INK, linewidth=0.8, zorder=1)
     axes.set_title(chart.title)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
@@ -172,21 +194,21 @@ def _draw_curves(axes: Axes, chart: Chart) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     if chart.from_zero:
         axes.set_ylim(bottom=0)
-    if chart.x_label == "Round":
+    if chart.x_label.startswith(("Round", "Iteration")):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    return handles, [str(line.get_label()) for line in handles]
 
 
-def _draw_legend(figure: Figure, axes: Axes, width: float) -> int:
+def _draw_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], width: float) -> int:
     """Name the curves below the axes; return how many rows that takes."""
     # Handles by hand: matplotlib leaves out labels that start with an underscore.
-    lines = axes.get_lines()[:_MOST_LEGEND_ENTRIES]
-    labels = [str(line.get_label()) for line in lines]
-    if len(axes.get_lines()) > len(lines):
-        labels[-1] += f" (and {len(axes.get_lines()) - len(lines)} more)"
+    shown, labels = handles[:_MOST_LEGEND_ENTRIES], list(names[:_MOST_LEGEND_ENTRIES])
+    if len(handles) > len(shown):
+        labels[-1] += f" (and {len(handles) - len(shown)} more)"
     entry = 0.6 + _LETTER * max(map(len, labels))
-    columns = min(len(lines), max(1, int(width / entry)))
-    figure.legend(lines, labels, loc="outside lower center", ncols=columns)
-    return math.ceil(len(lines) / columns)
+    columns = min(len(shown), max(1, int(width / entry)))
+    figure.legend(shown, labels, loc="outside lower center", ncols=columns)
+    return math.ceil(len(shown) / columns)
 
 
 def _shorten(label: str) -> str:

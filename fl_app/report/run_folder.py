@@ -7,33 +7,51 @@ its run is going on: what is not there yet is ``None``.
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 1
+from fl_app.report.checked_json import (
+    ReportError,
+    check_integer,
+    check_list,
+    check_numbers,
+    check_version,
+    decode,
+    parse_lines,
+    parse_object,
+    read_bytes,
+)
+from fl_app.report.search_record import SearchRecord, read_search_record
+
+__all__ = ["ReportError", "RunFolder", "is_search", "read_run_folder"]
 
 _COUNTS = ("num_sampled", "num_replies", "num_failures", "num_ineligible")
 _BYTES = ("uplink_bytes", "downlink_bytes", "control_bytes")
+_SEARCH_RESULTS = (
+    *("best_value_mean", "best_value_worst", "simple_regret_mean", "simple_regret_worst"),
+    *("cumulative_regret_mean", "cumulative_regret_worst"),
+)
 _METRIC_NUMBERS = (
     *_COUNTS,
     *_BYTES,
     *("round", "seconds", "train_loss", "global_train_loss", "test_loss", "test_accuracy"),
     *("epsilon", "delta"),
+    *(*_SEARCH_RESULTS, "sharing_gain"),
+    *("clipped_fraction", "signal_to_noise", "num_uploaded", "num_releases"),
 )
 _SUMMARY_NUMBERS = (
     *("num_rounds", "num_clients", "num_parameters", "test_accuracy", "test_loss"),
     *("uplink_bytes_total", "uplink_bits_per_parameter", "epsilon", "delta", "wall_seconds"),
+    *(*_SEARCH_RESULTS, "num_releases", "noise_multiplier"),
 )
 _GUARANTEE_WORDS = ("adversary", "unit", "neighboring_relation", "accountant", "randomness")
-# A log density can exceed one.
-_MAY_BE_NEGATIVE = ("train_loss", "global_train_loss", "test_loss", "difference")
-
-
-class ReportError(ValueError):
-    """A run's folder cannot be read: the message is one line that names the file and the fault."""
+# A log density can exceed one; noise takes a value above the known maximum.
+_MAY_BE_NEGATIVE = (
+    *("train_loss", "global_train_loss", "test_loss", "difference"),
+    *(*_SEARCH_RESULTS, "sharing_gain"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,8 @@ class RunFolder:
         The guarantees of ``privacy.json``; ``None`` if the file is not there yet.
     config_text : str or None
         ``config.yaml``, as text.
+    search : SearchRecord or None
+        What a search has left beside them; ``None`` for runs that train a model.
     """
 
     path: Path
@@ -60,6 +80,7 @@ class RunFolder:
     summary: dict[str, Any] | None
     privacy: list[dict[str, Any]] | None
     config_text: str | None
+    search: SearchRecord | None = None
 
 
 def read_run_folder(path: str | Path) -> RunFolder:
@@ -84,90 +105,33 @@ def read_run_folder(path: str | Path) -> RunFolder:
     folder = Path(path).resolve()
     if not folder.is_dir():
         raise ReportError(f"{path}: no such folder")
-    metrics = _read_bytes(folder / "metrics.jsonl")
+    metrics = read_bytes(folder / "metrics.jsonl")
     if metrics is None:
         raise ReportError(f"{folder}: not a run's folder, it has no metrics.jsonl")
-    config = _read_bytes(folder / "config.yaml")
-    return RunFolder(
+    config = read_bytes(folder / "config.yaml")
+    run = RunFolder(
         path=folder,
         metrics=_parse_metrics(metrics, folder / "metrics.jsonl"),
         summary=_read_summary(folder / "summary.json"),
         privacy=_read_privacy(folder / "privacy.json"),
-        config_text=None if config is None else _decode(config, folder / "config.yaml"),
+        config_text=None if config is None else decode(config, folder / "config.yaml"),
     )
+    rows = [*run.metrics, *([run.summary] if run.summary else [])]
+    if not any(is_search(row) for row in rows):
+        return run
+    return replace(run, search=read_search_record(folder))
 
 
-def _read_bytes(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ReportError(f"{file}: cannot be read: {error.strerror}") from error
-
-
-def _decode(content: bytes, file: Path) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ReportError(f"{file}: is not UTF-8 text (byte {error.start})") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a finite number")
-
-
-def _parse_object(content: bytes, where: str) -> dict[str, Any]:
-    """Parse one JSON object, refusing NaN and infinities, which are no JSON."""
-    try:
-        value = json.loads(content, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{where}: is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ReportError(f"{where}: must be a JSON object, is a {type(value).__name__}")
-    return value
-
-
-def _check_version(value: object, where: str) -> None:
-    if isinstance(value, bool) or value != FORMAT_VERSION:
-        raise ReportError(
-            f"{where}: format_version is {value!r}; this program reads {FORMAT_VERSION}"
-        )
-
-
-def _check_numbers(entry: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
-    for key in keys:
-        value = entry.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ReportError(f"{where}: {key} must be a number or null, is {value!r}")
-        if abs(value) > sys.float_info.max:  # 1e999 is valid JSON and reads as infinity
-            raise ReportError(f"{where}: {key} must be finite, is {value!r}")
-        if value < 0 and key not in _MAY_BE_NEGATIVE:
-            raise ReportError(f"{where}: {key} must not be negative, is {value!r}")
+def is_search(row: Mapping[str, Any]) -> bool:
+    """Tell whether a summary, or a round's metrics, is of a search rather than of training."""
+    return "best_value_mean" in row
 
 
 def _parse_metrics(content: bytes, file: Path) -> list[dict[str, Any]]:
-    # Bytes are cut into lines before decoding: the last line may end within a character.
-    *complete, unfinished = content.split(b"\n")
     metrics: list[dict[str, Any]] = []
-    for number, line in enumerate([*complete, unfinished], start=1):
-        where = f"{file}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            entry = _parse_object(line, where)
-        except ReportError:
-            if number > len(complete):
-                break
-            raise
-        if "format_version" in entry:
-            _check_version(entry["format_version"], where)
-        _check_numbers(entry, _METRIC_NUMBERS, where)
-        server_round = entry.get("round")
-        if isinstance(server_round, bool) or not isinstance(server_round, int) or server_round < 0:
-            raise ReportError(f"{where}: round must be an integer >= 0, is {server_round!r}")
+    for where, entry in parse_lines(content, file):
+        check_numbers(entry, _METRIC_NUMBERS, where, _MAY_BE_NEGATIVE)
+        server_round = check_integer(entry, "round", where)
         if metrics and server_round <= metrics[-1]["round"]:
             raise ReportError(
                 f"{where}: round {server_round} must come after round {metrics[-1]['round']}"
@@ -177,33 +141,30 @@ def _parse_metrics(content: bytes, file: Path) -> list[dict[str, Any]]:
 
 
 def _read_summary(file: Path) -> dict[str, Any] | None:
-    content = _read_bytes(file)
+    content = read_bytes(file)
     if content is None:
         return None
-    summary = _parse_object(content, str(file))
-    _check_version(summary.get("format_version"), str(file))
-    _check_numbers(summary, _SUMMARY_NUMBERS, str(file))
-    published = summary.get("published", [])
-    if not isinstance(published, list) or not all(isinstance(each, dict) for each in published):
-        raise ReportError(f"{file}: published must be a list of objects, is {published!r}")
+    summary = parse_object(content, str(file))
+    check_version(summary.get("format_version"), str(file))
+    check_numbers(summary, _SUMMARY_NUMBERS, str(file), _MAY_BE_NEGATIVE)
+    published = check_list({"published": [], **summary}, "published", str(file), dict)
     for index, each in enumerate(published):
         where = f"{file}, published {index + 1}"
-        _check_numbers(each, ("round", "published", "ours", "difference"), where)
+        numbers = ("round", "published", "ours", "difference")
+        check_numbers(each, numbers, where, _MAY_BE_NEGATIVE)
     return summary
 
 
 def _read_privacy(file: Path) -> list[dict[str, Any]] | None:
-    content = _read_bytes(file)
+    content = read_bytes(file)
     if content is None:
         return None
-    privacy = _parse_object(content, str(file))
-    _check_version(privacy.get("format_version"), str(file))
-    guarantees = privacy.get("guarantees")
-    if not isinstance(guarantees, list):
-        raise ReportError(f"{file}: guarantees must be a list, is {guarantees!r}")
+    privacy = parse_object(content, str(file))
+    check_version(privacy.get("format_version"), str(file))
+    guarantees = check_list(privacy, "guarantees", str(file))
     for index, guarantee in enumerate(guarantees):
         _check_guarantee(guarantee, f"{file}, guarantee {index + 1}")
-    return guarantees
+    return list(guarantees)
 
 
 def _check_guarantee(guarantee: object, where: str) -> None:
@@ -216,10 +177,8 @@ def _check_guarantee(guarantee: object, where: str) -> None:
             raise ReportError(f"{where}: {key} must be a string or null, is {guarantee[key]!r}")
     if not isinstance(guarantee.get("valid"), bool):
         raise ReportError(f"{where}: valid must be true or false, is {guarantee.get('valid')!r}")
-    _check_numbers(guarantee, ("epsilon", "delta", "colluding_fraction"), where)
+    check_numbers(guarantee, ("epsilon", "delta", "colluding_fraction"), where)
     for key in ("delta", "colluding_fraction"):
         if (guarantee.get(key) or 0) > 1:
             raise ReportError(f"{where}: {key} must lie in [0, 1], is {guarantee[key]!r}")
-    assumptions = guarantee.get("assumptions", [])
-    if not isinstance(assumptions, list) or not all(isinstance(each, str) for each in assumptions):
-        raise ReportError(f"{where}: assumptions must be a list of strings, is {assumptions!r}")
+    check_list({"assumptions": [], **guarantee}, "assumptions", where, str)

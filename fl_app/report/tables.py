@@ -31,6 +31,8 @@ from fl_app.report.guarantees import (
     is_seeded,
     judge_guarantee,
 )
+from fl_app.report.run_folder import is_search
+from fl_app.report.search_tables import list_search_facts, write_value
 
 if TYPE_CHECKING:
     from fl_app.device_state import ClientEntry
@@ -50,6 +52,15 @@ _STYLES = {
     Status.SEEDED: "yellow",
     Status.INVALID: "bold red",
     Status.NONE: "bold red",
+}
+
+# The columns of results: whether they are of searches, of training, or (None) of both.
+_RESULTS = {
+    **dict.fromkeys(("Test accuracy", "Test loss"), False),
+    **dict.fromkeys(("Best value", "Worst agent", "Simple regret", "Releases"), True),
+    **dict.fromkeys(("ε", "δ", "Uplink")),
+    "Bits/parameter": False,
+    "Time": None,
 }
 
 
@@ -122,14 +133,20 @@ def _list_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             "Rounds",
             f"{format_count(get('num_rounds'))} with {format_count(get('num_clients'))} clients",
         ),
-        ("Parameters", format_count(get("num_parameters"))),
+        *([] if is_search(summary) else [("Parameters", format_count(get("num_parameters")))]),
         ("Randomness", f"{get('randomness') or MISSING}, seed {get('seed', MISSING)}"),
         ("Engine", str(get("engine") or MISSING)),
         *_list_noise(summary),
-        ("Test accuracy", format_share(get("test_accuracy"))),
-        ("Test loss", format_number(get("test_loss"))),
+        *(list_search_facts(summary) if is_search(summary) else _list_accuracy(summary)),
         ("Uplink", uplink),
         ("Time", format_duration(get("wall_seconds"))),
+    ]
+
+
+def _list_accuracy(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("Test accuracy", format_share(summary.get("test_accuracy"))),
+        ("Test loss", format_number(summary.get("test_loss"))),
     ]
 
 
@@ -174,7 +191,8 @@ def sweep_table(
     Returns
     -------
     rich.table.Table
-        A column for each key that is overridden, then the results.
+        A column for each key that is overridden, then the results: of training, of searches,
+        or of both where both were swept.
     """
     settings = [_split_overrides(overrides) for overrides, _ in jobs]
     keys = list(dict.fromkeys(key for each in settings for key in each))
@@ -182,11 +200,15 @@ def sweep_table(
     table.add_column("Job", justify="right")
     for key in keys:
         table.add_column(Text(key))
-    for name in ("Test accuracy", "Test loss", "ε", "δ", "Uplink", "Bits/parameter", "Time"):
+    kinds = {is_search(summary) for _, summary in jobs if summary is not None} or {False}
+    columns = [name for name, kind in _RESULTS.items() if kind is None or kind in kinds]
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for number, (values, (_, summary)) in enumerate(zip(settings, jobs, strict=True)):
         chosen = [Text(values.get(key, "")) for key in keys]
-        table.add_row(str(number), *chosen, *_list_results(summary))
+        found = _list_results(summary)
+        cells = [found[name] for name in columns] if found else [Text("failed", style="bold red")]
+        table.add_row(str(number), *chosen, *cells)
     if any(is_seeded(summary, None) for _, summary in jobs):
         table.caption = Text(f"At least one {SEEDED_NOTICE}")
         table.caption_justify = "left"
@@ -209,17 +231,22 @@ def _split_overrides(overrides: Sequence[str]) -> dict[str, str]:
     return {key: value if separator else "yes" for key, separator, value in parts}
 
 
-def _list_results(summary: Mapping[str, Any] | None) -> list[Text]:
+def _list_results(summary: Mapping[str, Any] | None) -> dict[str, Text]:
+    """Write each of `_RESULTS`; nothing for a job that failed."""
     if summary is None:
-        return [Text("failed", style="bold red")]
+        return {}
     epsilon = summary.get("epsilon")
     style = _STYLES[Status.NONE] if epsilon is None else ""
-    return [
-        Text(format_share(summary.get("test_accuracy"))),
-        Text(format_number(summary.get("test_loss"))),
-        Text(format_epsilon(epsilon), style=style),
-        Text(format_delta(summary.get("delta")), style=style),
-        Text(format_bytes(summary.get("uplink_bytes_total"))),
-        Text(format_number(summary.get("uplink_bits_per_parameter"))),
-        Text(format_duration(summary.get("wall_seconds"))),
-    ]
+    return {
+        "Test accuracy": Text(format_share(summary.get("test_accuracy"))),
+        "Test loss": Text(format_number(summary.get("test_loss"))),
+        "Best value": Text(write_value(summary.get("best_value_mean"))),
+        "Worst agent": Text(write_value(summary.get("best_value_worst"))),
+        "Simple regret": Text(write_value(summary.get("simple_regret_mean"))),
+        "Releases": Text(format_count(summary.get("num_releases"))),
+        "ε": Text(format_epsilon(epsilon), style=style),
+        "δ": Text(format_delta(summary.get("delta")), style=style),
+        "Uplink": Text(format_bytes(summary.get("uplink_bytes_total"))),
+        "Bits/parameter": Text(format_number(summary.get("uplink_bits_per_parameter"))),
+        "Time": Text(format_duration(summary.get("wall_seconds"))),
+    }
