@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
 
@@ -53,8 +54,9 @@ class SearchRun(RecordedRun):
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
         self._space = objective.space
         self._search = build_search(settings, client_ids, self._on_round)
-        # What each agent last said; nothing in secret runs.
+        # What each agent last said, and its evaluations that failed; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
+        self._failures: Counter[int] = Counter()
 
     @property
     def _strategy(self) -> DpFtsDe:
@@ -62,8 +64,7 @@ class SearchRun(RecordedRun):
 
     def _begin_with(self) -> ArrayRecord:
         rounds = 0 if self._checkpoint is None else self._checkpoint.server_round
-        for row in self._store.read_queries(rounds):
-            self._told[row["agent"]] = row
+        self._remember(self._store.read_queries(rounds))
         return broadcast_record(None)
 
     def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -72,7 +73,7 @@ class SearchRun(RecordedRun):
     def _check_round(self, outcome: RoundResult) -> None:
         progress = self._search.round_progress
         rows = [_row(outcome.server_round, agent, each) for agent, each in sorted(progress.items())]
-        self._told.update({row["agent"]: row for row in rows})
+        self._remember(rows)
         if rows:
             self._store.append_queries(rows)
         if outcome.num_local_failures:
@@ -84,6 +85,11 @@ class SearchRun(RecordedRun):
         failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
         if failed and outcome.server_round == 1:
             raise RunError("every evaluation failed on every client; see run.log")
+
+    def _remember(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
+            self._told[row["agent"]] = row
+            self._failures[row["agent"]] += row["failures"]
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings = self._settings
@@ -98,6 +104,7 @@ class SearchRun(RecordedRun):
                         "agent": row["agent"],
                         "value": row["best_value"],
                         "point": self._space.decode(np.array(row["best_point"])),
+                        "failures": self._failures[row["agent"]],
                     }
                     for row in agents
                 ],

@@ -236,6 +236,7 @@ def test_a_failing_evaluation_counts_as_the_lowest_value(fl_app: Any, kind: str)
     found = search(fl_app, "run", *words)
     best = found["best_point"]["agents"]
     assert best[1]["value"] == -1.0
+    assert [each["failures"] for each in best] == [0, INITIAL + ROUNDS - 1, 0, 0, 0]
     assert all(best[agent]["value"] > 0.0 for agent in (0, 2, 3, 4))
     assert [row["failures"] for row in found["queries"] if row["agent"] == 1] == [INITIAL] + [1] * (
         ROUNDS - 1
