@@ -37,7 +37,7 @@ from strategies.mechanisms.rng import Randomness
 
 RESULTS = Path(__file__).parent / "results" / "search_step.json"
 NUM_AGENTS, NUM_INITIAL, ROUNDS = 29, 10, 61
-SIZES = (10, 40, 69)
+SIZES = (10, 40, 65)
 SERVER_SIZES, SERVER_ROUNDS = (250, 500, 1000, 2000), 20
 PARTS = ("fit", "draw", "maximise", "vector", "other", "server", "objective")
 # Area under the curve by Platt scaling is the published objective; by decision values it is
@@ -311,7 +311,7 @@ def describe(settings: str, found: dict[str, Any]) -> dict[str, Any]:
     rows = found["rows"]
     by_size = {}
     for n in SIZES:
-        near = [row for row in rows if abs(row["n"] - n) <= 1 and row["n"] >= NUM_INITIAL]
+        near = [row for row in rows if n <= row["n"] < n + 5]
         by_size[n] = {
             part: round(1e3 * statistics.mean(row.get(part, 0.0) for row in near), 3)
             for part in PARTS
