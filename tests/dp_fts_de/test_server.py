@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from scipy import stats
 
 from fl_app.engines.in_process import run_in_process
 from strategies import DpFtsDe
@@ -167,6 +168,34 @@ def test_when_everything_is_lost_noise_is_released_and_epsilon_stays() -> None:
     expected = release_sums(lossy.strategy.parameters, 1, [], [], noise)
     np.testing.assert_array_equal(lossy.broadcasts[0], expected)
     assert expected.any()
+
+
+@pytest.mark.parametrize("change", [None, drop_all])
+def test_a_round_in_which_nothing_is_summed_releases_noise_of_the_right_size(
+    change: Change | None,
+) -> None:
+    """Nobody is sampled, or nothing arrives; in secret. False positives: 1e-6 each."""
+    q = 1e-12 if change is None else 1.0
+    run = Run(
+        2,
+        change=change,
+        randomness="secret",
+        sample_rate=q,
+        num_subregions=4,
+        num_random_features=10_000,
+        clipping_norm=22.0,
+        noise_multiplier=1.6,
+    ).start()
+    assert run.rows[0].own["num_uploaded"] == 0
+    released, weights = run.broadcasts[0], weigh_agents(run.strategy.parameters, 1)
+    assert released is not None
+    # Five agents in four boxes, a_1 = 16: c_1 is .5 up to 1e-12.
+    white = released / (1.6 * 0.5 * weights.largest[:, None] * 22.0 / q)
+    low, high = stats.chi2.ppf(5e-7, white.size), stats.chi2.isf(5e-7, white.size)
+    squares = float((white**2).sum())
+    assert low <= squares <= high
+    for twin in (0.95, 1.05):
+        assert not low <= twin**2 * squares <= high
 
 
 def test_a_lost_message_is_a_zero_and_the_order_of_the_others_does_not_matter() -> None:
