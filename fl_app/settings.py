@@ -199,11 +199,12 @@ class RunSettings:
                 self.train_loss_every,
                 "null with randomness=secret (no guarantee covers a loss on the clients' data)",
             )
-        if self.faults.drop_after_ready and self.strategy.name != "niss":
+        says_ready = (self.strategy.name, self.strategy.noise_at) == ("niss", "client")
+        if self.faults.drop_after_ready and not says_ready:
             raise ConfigError(
                 "faults.drop_after_ready",
                 self.faults.drop_after_ready,
-                "0 without strategy=niss, whose clients say that they are ready",
+                "0 without strategy=niss (noise_at=client), whose clients say that they are ready",
             )
         self._check_cohort()
         _check_strategy(self.strategy)
