@@ -24,7 +24,7 @@ from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun, default_folder
 from fl_app.run_config import to_yaml
-from fl_app.run_store import LOG_FILE, RunStore
+from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
 from fl_app.settings import RunSettings
 
 NODE_TIMEOUT = 120.0
@@ -83,7 +83,21 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
             lambda: bool(stop and Path(stop).exists()),
         ).execute(grid)
         _log.info("test accuracy %s, epsilon %s", summary["test_accuracy"], summary["epsilon"])
+        if not run_config.get("settings"):
+            leave_report(store.folder)
     return store.folder
+
+
+def leave_report(folder: Path) -> None:
+    """Draw plots and report of a run that no launcher waits for; a failure is logged, no more."""
+    try:
+        from fl_app.report import read_run_folder, write_plots, write_report
+
+        run = read_run_folder(folder)
+        write_plots(run, folder / PLOTS_FOLDER)
+        write_report(run, folder / REPORT_FILE)
+    except Exception as error:
+        _log.warning("no report: %s: %s (fl-app report draws it)", type(error).__name__, error)
 
 
 def find_begun_run(run_config: Mapping[str, Any]) -> BegunRun | None:
