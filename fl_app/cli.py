@@ -29,6 +29,7 @@ _LISTS = {
     "strategies": "strategy",
     "data": "data",
     "models": "model",
+    "objectives": "objective",
     "experiments": "experiment",
 }
 _HELP = ("--help", "-h")

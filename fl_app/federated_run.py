@@ -1,44 +1,34 @@
-"""One run on the server's side: settings and a grid in, a run's folder out."""
+"""A run that trains one model on the clients' data."""
 
 import logging
 import math
-import signal
-import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, MetricRecord
 
-from fl_app.asked_clients import AskedJournal, read_asked
-from fl_app.checkpoint import Checkpoint, digest_settings, strip_engine
-from fl_app.client_app import SETTINGS_KEY
+from fl_app.checkpoint import Checkpoint
 from fl_app.data import FederatedDataset
-from fl_app.device_state import forget_keys, forget_replies
-from fl_app.engines.faults import FaultyGrid
-from fl_app.engines.stored_reply import Blobs
-from fl_app.errors import ConfigError, RunError
+from fl_app.errors import RunError
 from fl_app.evaluation import evaluate, global_train_loss
-from fl_app.interruption import stop_on_signals
 from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import sha256_of_arrays, to_arrays
 from fl_app.models import build_model
 from fl_app.published import compare_with_published
-from fl_app.registry import build_strategy, name_parameter, update_of
-from fl_app.run_store import LOG_FILE, RunStore, list_versions
+from fl_app.recorded_run import RecordedRun
+from fl_app.registry import TrainingStrategy, build_strategy, update_of
+from fl_app.run_store import RunStore
 from fl_app.settings import RunSettings
 from fl_app.update_settings import explain_sensitivity
-from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
+from strategies.dp_fts_de import DpFtsDe
 from strategies.rounds import RoundResult
 
 _log = logging.getLogger(__name__)
 
 
-class FederatedRun:
-    """A run of the configured method on a grid.
+class FederatedRun(RecordedRun):
+    """A run of a method that trains a model.
 
     Parameters
     ----------
@@ -47,13 +37,8 @@ class FederatedRun:
     dataset : FederatedDataset
         The data, as every simulated client loads them; the server uses the public test set, and
         the sizes of the partitions, which are public.
-    client_ids : dict of int to int
-        Node id to partition number.
-    store : RunStore
-    checkpoint : Checkpoint or None
-        Where the run goes on; None: at its beginning.
-    is_stopped : callable
-        Whether the run must end after the round, asked after each.
+    client_ids, store, checkpoint, is_stopped
+        As in `RecordedRun`.
     """
 
     def __init__(
@@ -65,42 +50,27 @@ class FederatedRun:
         checkpoint: Checkpoint | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._settings = settings
+        super().__init__(settings, client_ids, store, checkpoint, is_stopped)
         self._dataset = dataset
-        self._client_ids = client_ids
-        self._store = store
-        self._checkpoint = checkpoint
-        self._is_stopped = is_stopped
-        self._faults: FaultyGrid | None = None
-        self._interrupted = threading.Event()
         self._has_diverged = False
-        self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
-        self._last: dict[str, Any] = {}
         sizes = dataset.partition_sizes()
-        self._strategy = build_strategy(
+        strategy = build_strategy(
             settings,
             client_ids=client_ids,
             num_records={index: int(size) for index, size in enumerate(sizes)},
             on_round=self._on_round,
         )
+        assert not isinstance(strategy, DpFtsDe)
+        self._training = strategy
 
-    def execute(self, grid: Grid) -> dict[str, Any]:
-        """Run all rounds and write the folder; return the summary.
+    @property
+    def _strategy(self) -> TrainingStrategy:
+        return self._training
 
-        Raises
-        ------
-        RunError
-            If no round could aggregate anything, or the local training fails everywhere.
-        ConfigError
-            If the checkpoint is not one of such a run.
-        """
-        self._begin = time.perf_counter()
+    def _begin_with(self) -> ArrayRecord:
         settings = self._settings
-        if reason := explain_sensitivity(settings, update_of(self._strategy)):
+        if reason := explain_sensitivity(settings, update_of(self._training)):
             _log.warning("the noise follows the clipped update (whole_update): %s", reason)
-        faults = settings.faults
-        if faults.is_faulty:
-            grid = self._faults = FaultyGrid(grid, faults)
         model = build_model(
             settings.model,
             self._dataset.feature_shape,
@@ -108,83 +78,13 @@ class FederatedRun:
             settings.seed,
         )
         check_model(settings, self._dataset)
-        initial, first_round = model_record(to_arrays(model)), 1
-        if self._checkpoint is not None:
-            self._restore(self._checkpoint)
-            initial = model_record(self._checkpoint.arrays)
-            first_round = self._checkpoint.server_round + 1
-            _log.info("going on with round %d of %d", first_round, settings.rounds)
-        # The same on every engine: clients hold a run to them.
-        terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
-        if settings.randomness == "secret":
-            folder = self._store.checkpoints
-            asked = read_asked(folder)
-            if asked is not None and asked.server_round == first_round:
-                self._strategy.repeat_round(*asked)
-            grid = AskedJournal(grid, folder, self._client_ids, self._write_privacy)
-        try:
-            with stop_on_signals(
-                self._interrupted.is_set, self._interrupted.set, signal.SIGINT, signal.SIGTERM
-            ):
-                result = self._strategy.start(
-                    grid,
-                    initial,
-                    num_rounds=settings.rounds,
-                    timeout=settings.round_timeout,
-                    train_config=terms,
-                    evaluate_fn=self._evaluate,
-                    first_round=first_round,
-                )
-        except ParameterError as error:
-            raise name_parameter(error, settings) from None
-        assert result.arrays is not None
-        return self._finish(result.arrays)
+        return model_record(to_arrays(model))
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take over where the run stands."""
-        # Another part of a run's sums may be older than this program: unknown ones are refused.
-        if checkpoint.totals.keys() != self._totals.keys():
-            raise ConfigError("resume", sorted(checkpoint.totals), "a checkpoint of this program")
-        self._totals = dict(checkpoint.totals)
-        self._last = checkpoint.row
-        self._begin -= checkpoint.seconds
-        try:
-            self._strategy.import_state(checkpoint.strategy)
-            if self._faults is not None:
-                self._faults.import_state(
-                    checkpoint.faults or {}, checkpoint.blobs, self._client_ids
-                )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError("resume", str(error), "a checkpoint of such a run") from None
-
-    def _save(self, arrays: ArrayRecord) -> None:
-        """Write the checkpoint of a round that is complete."""
-        faults, blobs = None, Blobs()
-        if self._faults is not None:
-            faults, blobs = self._faults.export_state(self._client_ids)
-        self._store.write_checkpoint(
-            Checkpoint(
-                server_round=self._totals["rounds"],
-                arrays=model_arrays(arrays),
-                totals=self._totals,
-                row=self._last,
-                metrics_bytes=self._store.metrics_bytes(),
-                strategy=self._strategy.export_state(),
-                faults=faults,
-                settings=digest_settings(self._settings),
-                seconds=time.perf_counter() - self._begin,
-                blobs=blobs,
-            )
-        )
-        if self._settings.randomness == "secret":
-            # No earlier round is asked for again from here on.
-            forget_replies(self._store.checkpoints, self._totals["rounds"])
-
-    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         """Evaluate on the public test set, which the server holds, and in experiments on more."""
         settings, dataset = self._settings, self._dataset
         model, values = shared_model(settings, dataset), model_arrays(arrays)
-        feature_norm = settings.strategy.feature_norm
+        feature_norm = settings.training.feature_norm
         outcome = evaluate(model, values, dataset.test, feature_norm)
         if not math.isfinite(outcome.loss) and not self._has_diverged:
             self._has_diverged = True
@@ -192,148 +92,51 @@ class FederatedRun:
         metrics = MetricRecord({"test-loss": outcome.loss, "test-accuracy": outcome.accuracy})
         if settings.evaluates_train_loss(server_round):
             metrics["global-train-loss"] = global_train_loss(model, values, dataset, feature_norm)
-        if server_round == 0 and self._checkpoint is None:
-            self._write_row(_empty_row(self._strategy.own_metrics), metrics)
-            if settings.randomness == "secret":
-                # What clients are told of the run from the start, it could not draw again.
-                self._save(arrays)
         return metrics
 
-    def _on_round(self, outcome: RoundResult, evaluation: MetricRecord | None) -> bool:
-        self._totals["updates"] += outcome.num_replies
-        self._totals["update_bytes"] += outcome.update_bytes
-        self._totals["uplink_bytes"] += outcome.uplink_bytes
-        self._totals["rounds"] = outcome.server_round
-        self._write_row(_row(outcome), evaluation)
+    def _check_round(self, outcome: RoundResult) -> None:
         if outcome.num_local_failures:
             _log.warning(
                 "round %d: local training failed or diverged on %d clients; their updates are zero",
                 outcome.server_round,
                 outcome.num_local_failures,
             )
-        if outcome.num_states_lost:
-            # The checkpoint before this round stays: a resumed run asks these clients again.
-            raise RunError(
-                f"{outcome.num_states_lost} clients could not write to {self._store.checkpoints}; "
-                "is the disk full? See run.log"
-            )
         if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
             raise RunError(
                 "local training failed or diverged on every client that answered; see run.log"
-            )
-        if 0 < outcome.num_sampled == outcome.num_errors:
-            raise RunError(
-                f"every client of round {outcome.server_round} answered with an error; see run.log"
             )
         everybody_out = 0 < outcome.num_sampled == outcome.num_ineligible
         if self._totals["updates"] == 0 and everybody_out:
             raise RunError(
                 f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
                 f"strategy.local_steps * strategy.batch_size = "
-                f"{self._strategy.parameters.min_records} records are needed, the largest client "
+                f"{self._training.parameters.min_records} records are needed, the largest client "
                 f"has {int(self._dataset.partition_sizes().max())}"
             )
-        self._save(outcome.arrays)
-        if self._is_stopped():
-            self._interrupted.set()
-        return not self._interrupted.is_set()
 
-    def _write_row(self, row: dict[str, Any], evaluation: MetricRecord | None) -> None:
-        epsilon = self._strategy.epsilon()
-        if evaluation is not None:
-            row["test_loss"] = evaluation["test-loss"]
-            row["test_accuracy"] = evaluation["test-accuracy"]
-            row["global_train_loss"] = evaluation.get("global-train-loss")
-        row["epsilon"] = epsilon
-        row["delta"] = None if epsilon is None else self._strategy.parameters.target_delta
-        self._store.append_metrics(row)
-        # After each round, so that a run that fails later has said what was given away.
-        self._write_privacy()
-        self._last = row
-
-    def _write_privacy(self) -> None:
-        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
-
-    def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
+    def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals
-        if totals["updates"] == 0:
-            rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
-            raise RunError(
-                f"no valid upload in {rounds}: the model was never updated; see {LOG_FILE}"
-            )
         model = model_arrays(arrays)
         num_parameters = sum(array.size for array in model.values() if array.dtype.kind == "f")
-        digest = sha256_of_arrays(model)
         bits = 8 * totals["update_bytes"] / (totals["updates"] * max(num_parameters, 1))
-        summary: dict[str, Any] = {
-            "strategy": settings.strategy.label or settings.strategy.name,
-            "mode": settings.strategy.mode,
-            "seed": settings.seed,
-            "randomness": settings.randomness,
-            "engine": settings.engine.name,
-            "num_rounds": totals["rounds"],
-            "num_clients": settings.num_clients,
+        self._store.write_model(model, {"model": settings.model.name})
+        return {
             "num_parameters": num_parameters,
             "test_accuracy": self._last.get("test_accuracy"),
             "test_loss": self._last.get("test_loss"),
-            "uplink_bytes_total": totals["uplink_bytes"],
             "uplink_bits_per_parameter": bits,
-            **self._strategy.describe_noise(),
-            "epsilon": self._last["epsilon"],
-            "delta": self._last["delta"],
-            "wall_seconds": time.perf_counter() - self._begin,
-            "versions": list_versions(),
-            "model_sha256": digest,
-            "interrupted": self._interrupted.is_set(),
+            "model_sha256": sha256_of_arrays(model),
             "published": compare_with_published(
                 settings.published,
                 losses=self._train_losses(),
                 test_accuracy=self._last.get("test_accuracy"),
-                local_epochs=settings.strategy.local_epochs,
+                local_epochs=settings.training.local_epochs,
                 num_rounds=totals["rounds"],
             ),
         }
-        self._store.write_model(model, {"model": settings.model.name})
-        self._store.write_summary(summary)
-        ended = totals["rounds"] == settings.rounds or not self._interrupted.is_set()
-        if ended and not forget_keys(self._store.checkpoints):
-            _log.warning("deleted keys are still in the log of %s", self._store.checkpoints)
-        return summary
 
     def _train_losses(self) -> dict[int, float]:
         """Return the losses on all training records by round, of before a resumption too."""
         rows = self._store.read_metrics()
         losses = {row["round"]: row.get("global_train_loss") for row in rows}
         return {at: loss for at, loss in losses.items() if loss is not None}
-
-
-def default_folder(root: Path) -> Path:
-    """Return a new folder's name under `root`, by date and time."""
-    return root / time.strftime("%Y-%m-%d") / time.strftime("%H-%M-%S")
-
-
-def _row(outcome: RoundResult) -> dict[str, Any]:
-    return {
-        "round": outcome.server_round,
-        "seconds": outcome.seconds,
-        "num_sampled": outcome.num_sampled,
-        "num_replies": outcome.num_replies,
-        "num_failures": outcome.num_failures,
-        "num_ineligible": outcome.num_ineligible,
-        "train_loss": outcome.train_loss,
-        "global_train_loss": None,
-        "test_loss": None,
-        "test_accuracy": None,
-        "uplink_bytes": outcome.uplink_bytes,
-        "downlink_bytes": outcome.downlink_bytes,
-        "control_bytes": outcome.control_bytes,
-        **outcome.own,
-    }
-
-
-def _empty_row(own: tuple[str, ...]) -> dict[str, Any]:
-    """Return the row of the evaluation before the first round."""
-    counts = dict.fromkeys(("num_sampled", "num_replies", "num_failures", "num_ineligible"), 0)
-    sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
-    losses = dict.fromkeys(("train_loss", "global_train_loss", "test_loss", "test_accuracy"))
-    return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes, **dict.fromkeys(own)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fl_app.config import (
     RESUME,
@@ -22,6 +21,7 @@ from fl_app.config import (
     sweeps_by_itself,
 )
 from fl_app.errors import ConfigError, RunError
+from fl_app.run_inputs import check_data, fill_num_clients, with_absolute_paths
 
 if TYPE_CHECKING:
     from fl_app.begun_run import BegunRun
@@ -216,55 +216,6 @@ def _as_failure(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RunError("its code ended it (sys.exit)")
 
 
-def check_data(settings: RunSettings) -> None:
-    """Load the data and build the model once: what is missing is said before anything starts.
-
-    Raises
-    ------
-    ConfigError
-        If the number of clients is open, the model cannot be built for these data or trained as
-        asked, or the uplink budget does not suffice.
-    DataError
-        If data is missing or cannot be divided as asked.
-    """
-    from fl_app.data import load_dataset
-    from fl_app.local_task import check_model
-    from fl_app.model_arrays import to_arrays
-    from fl_app.models import build_model
-    from fl_app.registry import check_budget
-
-    settings = fill_num_clients(settings)
-    data = load_dataset(settings.data, settings.num_clients, settings.seed)
-    try:
-        model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
-    except ValueError as error:
-        raise ConfigError.from_text(str(error)) from error
-    check_model(settings, data)
-    floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
-    check_budget(settings, sum(array.size for array in floats))
-
-
-def fill_num_clients(settings: RunSettings) -> RunSettings:
-    """Return the settings with a number of clients: where it is open, all that the data have.
-
-    Raises
-    ------
-    ConfigError
-        If it is open and the data have no clients of their own.
-    """
-    from fl_app.data import natural_num_clients
-
-    if settings.num_clients is not None:
-        return settings
-    if settings.data.partition.kind != "natural_id":
-        raise ConfigError(
-            "num_clients",
-            None,
-            "an integer >= 1 (null: with data.partition.kind=natural_id or plain flwr run)",
-        )
-    return dataclasses.replace(settings, num_clients=natural_num_clients(settings.data))
-
-
 def execute(
     settings: RunSettings, folder: Path, show_summary: bool = True, resume: bool = False
 ) -> RunFolder:
@@ -282,7 +233,7 @@ def execute(
     from fl_app.report.tables import print_tables, summary_table
     from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
-    settings = fill_num_clients(_with_absolute_paths(settings))
+    settings = fill_num_clients(with_absolute_paths(settings))
     with show_progress(folder, settings.rounds, Console()):
         if settings.engine.name == "simulation":
             from fl_app.engines.flower import run_simulation
@@ -318,19 +269,6 @@ def execute(
     if show_summary:
         print(f"report: {report}")
     return run
-
-
-def _with_absolute_paths(settings: RunSettings) -> RunSettings:
-    """Return the settings with paths that hold in any working folder, in which a run may go on."""
-    data = settings.data
-    absolute: dict[str, Any] = {}
-    for key in ("root", "writer_labels"):
-        given = getattr(data, key)
-        path = Path(given or "").expanduser()
-        # With data.download, what is not there is the name of a set, not a path.
-        if given is not None and (path.exists() or not data.download):
-            absolute[key] = str(path.absolute())
-    return dataclasses.replace(settings, data=dataclasses.replace(data, **absolute))
 
 
 def _show(given: RunWords) -> int:

@@ -47,7 +47,7 @@ class LocalTask:
         self.state = state
         self.trust = trust
         self.max_epsilon = max_epsilon
-        self._partition_id = partition_id
+        self.partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None
 
@@ -55,7 +55,7 @@ class LocalTask:
         """Read the client's records."""
         if self._records is None:
             dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
-            self._records = dataset.partition(self._partition_id)
+            self._records = dataset.partition(self.partition_id)
         return self._records
 
     def num_records(self) -> int:
@@ -64,7 +64,7 @@ class LocalTask:
 
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""
-        chosen = self.settings.strategy
+        chosen = self.settings.training
         dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
         steps = StepSettings(
             learning_rate=work.learning_rate,
@@ -101,7 +101,7 @@ class LocalTask:
 
 def check_model(settings: RunSettings, dataset: FederatedDataset) -> None:
     """Raise ConfigError if the model cannot be trained as the settings ask, whatever the data."""
-    chosen, path = settings.strategy, settings.model.path
+    chosen, path = settings.training, settings.model.path
     model = shared_model(settings, dataset)
     buffers = _floating_buffers(model)
     # The multiplier is null beside target_epsilon.

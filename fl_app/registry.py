@@ -10,19 +10,24 @@ from flwr.app import Context, Message
 
 from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
-from fl_app.settings import NissSettings, RunSettings
+from fl_app.niss_keys import check_niss_keys, read_coalitions, read_epsilons
+from fl_app.search_task import answer, build_search
+from fl_app.settings import RunSettings
+from fl_app.strategy_settings import NissSettings
 from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fts_de import DpFtsDe
 from strategies.mechanisms.guarantee import MAX_DELTA
-from strategies.niss import Coalition, Niss, NissParameters
+from strategies.niss import Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan
 from strategies.niss.run_plan import plan_ready
 from strategies.rounds import OnRound
 
-FederatedStrategy = DpFedPaq | Niss
+TrainingStrategy = DpFedPaq | Niss
+FederatedStrategy = TrainingStrategy | DpFtsDe
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def build_strategy(
         raise name_parameter(error, settings) from None
 
 
-def update_of(strategy: FederatedStrategy) -> DpFedPaqParameters:
+def update_of(strategy: TrainingStrategy) -> DpFedPaqParameters:
     """Return the parameters of a strategy's updates."""
     return strategy.parameters.update if isinstance(strategy, Niss) else strategy.parameters
 
@@ -78,13 +83,16 @@ def check_settings(settings: RunSettings) -> None:
 def check_budget(settings: RunSettings, num_parameters: int) -> None:
     """Raise ConfigError if a run of the settings would exceed its uplink budget."""
     assert settings.num_clients is not None
+    strategy = build_strategy(settings)
+    assert not isinstance(strategy, DpFtsDe)
     try:
-        build_strategy(settings).check_budget(settings.rounds, settings.num_clients, num_parameters)
+        strategy.check_budget(settings.rounds, settings.num_clients, num_parameters)
     except ParameterError as error:
         raise name_parameter(error, settings) from None
 
 
 _TOP_KEYS = (
+    "num_clients",
     "num_sampled_clients",
     "fraction_train",
     "participation",
@@ -92,6 +100,9 @@ _TOP_KEYS = (
     "randomness",
     "seed",
 )
+
+# Of a search's mathematics, which has names of its own.
+_RENAMED = {"num_agents": "num_clients", "num_features": "strategy.num_random_features"}
 
 
 def name_parameter(error: ParameterError, settings: RunSettings) -> ConfigError:
@@ -101,6 +112,7 @@ def name_parameter(error: ParameterError, settings: RunSettings) -> ConfigError:
         name = "budget.uplink_bits" if in_bits else "budget.capacity * budget.seconds"
         return ConfigError(name, error.value, f"{error.allowed} bits")
     key = error.key if error.key in _TOP_KEYS else f"strategy.{error.key}"
+    key = _RENAMED.get(error.key, key)
     return ConfigError(key, error.value, error.allowed)
 
 
@@ -113,7 +125,7 @@ def _build_dp_fedpaq(
     def build(sensitivity: str) -> DpFedPaq:
         return DpFedPaq(
             **_cohort_fields(settings),
-            colluding_fraction=settings.strategy.colluding_fraction,
+            colluding_fraction=settings.training.colluding_fraction,
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
@@ -128,16 +140,12 @@ def _build_niss(
     client_ids: Mapping[int, int] | None,
     num_records: Mapping[int, int] | None,
     on_round: OnRound | None,
-) -> FederatedStrategy:
+) -> TrainingStrategy:
     chosen = settings.strategy
     assert isinstance(chosen, NissSettings)
+    check_niss_keys(settings)
     if chosen.noise_at == "server":
         # The central comparison: nothing needs to cancel where the server is trusted.
-        for key in ("target_epsilons", "coalitions"):
-            if getattr(chosen, key):
-                raise ConfigError(
-                    f"strategy.{key}", getattr(chosen, key), "none with strategy.noise_at=server"
-                )
         return _build_dp_fedpaq(settings, client_ids, num_records, on_round)
     own = {
         key: getattr(chosen, key)
@@ -147,15 +155,8 @@ def _build_niss(
             "collusion_bound",
         )
     }
-    own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
-    numbers = {
-        "coalitions": [client for each in chosen.coalitions for client in each.clients],
-        "target_epsilons": [client for client, _ in own["client_epsilons"]],
-    }
-    for key, members in numbers.items():
-        if settings.num_clients is not None and max(members, default=0) >= settings.num_clients:
-            allowed = f"client numbers 0 to {settings.num_clients - 1}"
-            raise ConfigError(f"strategy.{key}", max(members), allowed)
+    own["client_epsilons"] = read_epsilons(chosen)
+    own["coalitions"] = read_coalitions(chosen)
 
     def build(sensitivity: str) -> Niss:
         return Niss(
@@ -163,7 +164,6 @@ def _build_niss(
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
-            coalitions=tuple(Coalition(**vars(each)) for each in chosen.coalitions),
             **{**update_fields(settings, sensitivity), **own},
         )
 
@@ -176,26 +176,10 @@ def _cohort_fields(settings: RunSettings) -> dict[str, Any]:
         "num_sampled_clients": settings.num_sampled_clients,
         "fraction_train": settings.fraction_train,
         "participation": settings.participation,
-        "max_participations": settings.strategy.max_participations,
+        "max_participations": settings.training.max_participations,
         "min_replies": settings.min_replies,
         "uplink_budget_bits": settings.budget.bits,
     }
-
-
-def _read_epsilons(given: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    """Return the targets of single clients, by client number."""
-    found = {}
-    for name, epsilon in given.items():
-        if (
-            not name.isdecimal()
-            or isinstance(epsilon, bool)
-            or not isinstance(epsilon, int | float)
-        ):
-            raise ConfigError(
-                "strategy.target_epsilons", dict(given), "{client number: a number > 0}"
-            )
-        found[int(name)] = float(epsilon)
-    return tuple(sorted(found.items()))
 
 
 def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Message:
@@ -262,7 +246,9 @@ def _planned_ready(settings: RunSettings) -> tuple[int, int, int]:
 def _expected_parameters(
     settings: RunSettings,
 ) -> tuple[DpFedPaqParameters | NissParameters, str]:
-    return build_strategy(settings).parameters, settings.to_json()
+    strategy = build_strategy(settings)
+    assert not isinstance(strategy, DpFtsDe)
+    return strategy.parameters, settings.to_json()
 
 
 METHODS: dict[str, Method] = {
@@ -275,6 +261,11 @@ METHODS: dict[str, Method] = {
         "noise that cancels in the sum: accuracy near a trusted server's, hidden from the server",
         _build_niss,
         _train_niss,
+    ),
+    "dp_fts_de": Method(
+        "Bayesian optimisation of each client's own objective, helped by noisy sums of the others'",
+        lambda settings, client_ids, _, on_round: build_search(settings, client_ids, on_round),
+        answer,
     ),
 }
 

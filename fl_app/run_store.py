@@ -5,7 +5,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,7 +24,10 @@ FORMAT_VERSION = 1
 METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
 CONFIG_FILE, MODEL_FILE, LOG_FILE = "config.yaml", "model.safetensors", "run.log"
 REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
+BEST_POINT_FILE, SHARED_FUNCTION_FILE = "best_point.json", "shared_function.json"
+QUERIES_FILE = "queries.jsonl"
 CHECKPOINT_FOLDER = "checkpoint"
+_SEARCH_FILES = (BEST_POINT_FILE, SHARED_FUNCTION_FILE)
 _PACKAGES = ("private-fl-app", "flwr", "torch", "numpy", "dp-accounting")
 
 
@@ -80,16 +83,18 @@ class RunStore:
             How many bytes are kept, at most as many as there are.
         """
         with self._writing():
-            for name in (SUMMARY_FILE, MODEL_FILE, REPORT_FILE):
+            for name in (SUMMARY_FILE, MODEL_FILE, REPORT_FILE, *_SEARCH_FILES):
                 (self.folder / name).unlink(missing_ok=True)
             _unlink(self.folder / PLOTS_FOLDER, "*.png")
             # Of processes that were killed while they wrote.
-            for name in (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE):
+            for name in (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE, *_SEARCH_FILES):
                 _unlink(self.folder, f".{name}.*.tmp")
             for name in (CHECKPOINT_FILE, ASKED_FILE, STATE_FILE):
                 _unlink(self.checkpoints, f".{name}.*.tmp*")
             with (self.folder / METRICS_FILE).open("ab") as file:
                 file.truncate(metrics_bytes)
+            if metrics_bytes == 0:
+                (self.folder / QUERIES_FILE).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let other runs write to the folder."""
@@ -112,6 +117,31 @@ class RunStore:
             lines = (self.folder / METRICS_FILE).read_text().splitlines()
         return [json.loads(line) for line in lines]
 
+    def append_queries(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append what agents queried in a round to queries.jsonl (seeded runs only)."""
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
+        with self._writing(), (self.folder / QUERIES_FILE).open("a") as file:
+            file.writelines(lines)
+
+    def read_queries(self, last_round: int) -> list[dict[str, Any]]:
+        """Return what queries.jsonl holds up to a round; later rows, and half a one, are removed.
+
+        Of a run that was killed, more may have been written than its checkpoint knows of.
+        """
+        file = self.folder / QUERIES_FILE
+        kept, rows = 0, []
+        with self._writing():
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+            for line in lines:
+                row = json.loads(line) if line.endswith(b"\n") else {"round": math.inf}
+                if row["round"] > last_round:
+                    break
+                rows.append(row)
+                kept += len(line)
+            if file.exists():
+                os.truncate(file, kept)
+        return rows
+
     def metrics_bytes(self) -> int:
         """Return the length of metrics.jsonl, which has reached the disk then."""
         with self._writing(), (self.folder / METRICS_FILE).open("rb") as file:
@@ -131,6 +161,14 @@ class RunStore:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json."""
         self._write_json(SUMMARY_FILE, {key: _finite(value) for key, value in summary.items()})
+
+    def write_best_point(self, content: dict[str, Any]) -> None:
+        """Write best_point.json."""
+        self._write_json(BEST_POINT_FILE, content)
+
+    def write_shared_function(self, content: dict[str, Any]) -> None:
+        """Write shared_function.json."""
+        self._write_json(SHARED_FUNCTION_FILE, content)
 
     def write_model(self, arrays: dict[str, NDArray[np.generic]], metadata: dict[str, str]) -> None:
         """Write model.safetensors."""

@@ -14,17 +14,22 @@ from fl_app.local_training import project_records
 from fl_app.model_arrays import Arrays, load_arrays, load_model_file
 from fl_app.models import build_model, input_placement
 from fl_app.run_config import read_run_settings
-from fl_app.run_store import CONFIG_FILE, MODEL_FILE
+from fl_app.run_store import BEST_POINT_FILE, CONFIG_FILE, MODEL_FILE
 from fl_app.settings import RunSettings
 
 
 def read_settings(folder: Path) -> RunSettings:
-    """Return a run's settings; ConfigError if the folder holds none."""
+    """Return the settings of a run that trains a model; ConfigError if the folder holds none."""
     text = _read_config(folder)
     try:
-        return read_run_settings(text)
+        settings = read_run_settings(text)
     except ConfigError as error:
         raise ConfigError.from_text(f"{folder / CONFIG_FILE}: {error}") from error
+    if settings.search is not None:
+        raise ConfigError(
+            "RUN", str(folder), f"a run that trained a model (this searched: {BEST_POINT_FILE})"
+        )
+    return settings
 
 
 class TrainedModel(torch.nn.Module):
@@ -42,7 +47,7 @@ class TrainedModel(torch.nn.Module):
         super().__init__()
         self.model = model
         self._data = settings.data
-        self._feature_norm = settings.strategy.feature_norm
+        self._feature_norm = settings.training.feature_norm
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return logits (n, num_classes) of raw features (n, *feature_shape), as they are stored.
@@ -108,7 +113,7 @@ def evaluate_run(folder: Path, overrides: list[str]) -> Evaluation:
     dataset = _load_undivided(data)
     try:
         model = _build(settings, dataset)
-        return evaluate(model, arrays, dataset.test, settings.strategy.feature_norm)
+        return evaluate(model, arrays, dataset.test, settings.training.feature_norm)
     except ValueError as error:
         raise ConfigError(
             "data", data.name, f"data that the run's model takes ({error})"

@@ -22,9 +22,12 @@ from fl_app.device_state import create_state
 from fl_app.engines.outcome import Outcome, write_outcome
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
-from fl_app.federated_run import FederatedRun, default_folder
+from fl_app.federated_run import FederatedRun
+from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.run_config import to_yaml
-from fl_app.run_store import LOG_FILE, RunStore
+from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
+from fl_app.search_run import SearchRun
+from fl_app.search_task import load_run_objective
 from fl_app.settings import RunSettings
 
 NODE_TIMEOUT = 120.0
@@ -69,21 +72,41 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
         told = None if run_config.get(STATE_KEY) else store.checkpoints
         client_ids = read_client_ids(grid, settings.num_clients if given else None, told)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
-        dataset = load_dataset(settings.data, len(client_ids), settings.seed)
+        stop = str(run_config.get("stop-file") or "")
+        run = _build_run(
+            settings, client_ids, store, checkpoint, lambda: bool(stop and Path(stop).exists())
+        )
         if begun:
             store.rewind(checkpoint.metrics_bytes if checkpoint else 0)
         store.write_config(to_yaml(settings))
-        stop = str(run_config.get("stop-file") or "")
-        summary = FederatedRun(
-            settings,
-            dataset,
-            client_ids,
-            store,
-            checkpoint,
-            lambda: bool(stop and Path(stop).exists()),
-        ).execute(grid)
-        _log.info("test accuracy %s, epsilon %s", summary["test_accuracy"], summary["epsilon"])
+        summary = run.execute(grid)
+        reached = "best_value_mean" if settings.search else "test_accuracy"
+        what = reached.replace("_", " ")
+        _log.info("%s %s, epsilon %s", what, summary[reached], summary["epsilon"])
+        if not run_config.get("settings"):
+            leave_report(store.folder)
     return store.folder
+
+
+def _build_run(settings: RunSettings, *arguments: Any) -> RecordedRun:
+    """Load what the server needs of the data, and build the run."""
+    if settings.search is not None:
+        return SearchRun(settings, load_run_objective(settings), *arguments)
+    assert settings.num_clients is not None
+    dataset = load_dataset(settings.data, settings.num_clients, settings.seed)
+    return FederatedRun(settings, dataset, *arguments)
+
+
+def leave_report(folder: Path) -> None:
+    """Draw plots and report of a run that no launcher waits for; a failure is logged, no more."""
+    try:
+        from fl_app.report import read_run_folder, write_plots, write_report
+
+        run = read_run_folder(folder)
+        write_plots(run, folder / PLOTS_FOLDER)
+        write_report(run, folder / REPORT_FILE)
+    except Exception as error:
+        _log.warning("no report: %s: %s (fl-app report draws it)", type(error).__name__, error)
 
 
 def find_begun_run(run_config: Mapping[str, Any]) -> BegunRun | None:

@@ -5,16 +5,21 @@ Nothing here knows Hydra, so a client can read the settings that the server send
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from fl_app.data import DataSettings
 from fl_app.engines.faults import FaultSettings
-from fl_app.errors import ConfigError
+from fl_app.errors import ConfigError, show
 from fl_app.models import ModelSettings
-from fl_app.plain_mapping import PlainMapping
+from fl_app.objectives.settings import ObjectiveName, ObjectiveSettings
 from fl_app.published import PublishedSettings
+from fl_app.strategy_settings import (
+    NissSettings,
+    SearchSettings,
+    StrategySettings,
+    TrainingSettings,
+)
 from fl_app.structure import build
 
 FORMAT_VERSION = 1
@@ -34,85 +39,6 @@ class EngineSettings:
 
     name: Literal["in_process", "simulation"] = "in_process"
     workers: int = 1
-
-
-@dataclass(frozen=True)
-class StrategySettings:
-    """The method and its parameters (conf/strategy); the files there explain each key."""
-
-    name: Literal["dp_fedpaq", "niss"]
-    label: str | None = None
-    mode: Literal["sound", "paper"] = "sound"
-    unit: Literal["record", "client"] = "record"
-    neighboring_relation: Literal["replace_one", "add_or_remove_one", "zero_out"] = "replace_one"
-    sensitivity: Literal["auto", "whole_update", "one_step", "convex"] = "auto"
-    mechanism: Literal["update_noise", "dp_sgd"] = "update_noise"
-    noise_at: Literal["client", "server"] = "client"
-    target_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    target_delta: float = 1e-5
-    clipping_norm: float | None = 1.0
-    max_grad_norm: float | None = None
-    feature_norm: float | None = None
-    quantizer: Literal["none", "qsgd"] = "qsgd"
-    num_levels: int | None = None
-    target_bits: int | None = None
-    local_steps: int | None = None
-    local_epochs: int | None = None
-    batch_size: int = 16
-    sampling: Literal["fixed", "poisson"] = "fixed"
-    sample_rate: float | None = None
-    learning_rate: float = 0.1
-    lr_schedule: Literal["constant", "inverse_rounds", "exponential"] = "constant"
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 1
-    weight_decay: float = 0.0
-    proximal: float = 0.0
-    accountant: Literal["auto", "closed_form", "pld", "rdp"] = "auto"
-    max_participations: int | None = None
-    colluding_fraction: float = 0.1
-
-    @staticmethod
-    def choose(values: Mapping[str, Any]) -> type["StrategySettings"]:
-        """Return the dataclass that holds a method's keys."""
-        return NissSettings if values.get("name") == "niss" else StrategySettings
-
-
-@dataclass(frozen=True)
-class CoalitionSettings:
-    """Clients that offset their noise among themselves only.
-
-    Attributes
-    ----------
-    clients : tuple of int
-        Their numbers.
-    colluding_fraction : float
-        Share of them, in [0, 1), that may help the server.
-    min_ready : int
-        Clients of it, >= 2, below which none of them uploads.
-    """
-
-    clients: tuple[int, ...]
-    colluding_fraction: float
-    min_ready: int
-
-
-@dataclass(frozen=True)
-class NissSettings(StrategySettings):
-    """The keys of NISS (conf/strategy/niss.yaml): those of an update, and its own."""
-
-    target_epsilons: PlainMapping | None = None
-    pair_noise: Literal["gaussian", "uniform", "none"] = "gaussian"
-    graph: Literal["complete", "sparse"] = "complete"
-    expected_dropouts: int = 0
-    min_ready: int | None = None
-    max_dropouts: int | None = None
-    max_attempts: int = 3
-    coalitions: tuple[CoalitionSettings, ...] = ()
-    weighting: Literal["uniform", "examples"] = "uniform"
-    unit_noise_std: float | None = None
-    tau: float | None = None
-    collusion_bound: Literal["conservative", "optimistic"] = "conservative"
 
 
 @dataclass(frozen=True)
@@ -157,6 +83,7 @@ class RunSettings:
     """Everything that defines a run (conf/config.yaml explains the keys at the top)."""
 
     strategy: StrategySettings
+    objective: ObjectiveSettings | None = None
     seed: int = 0
     randomness: Literal["seeded", "secret"] = "seeded"
     num_rounds: int | None = None
@@ -199,14 +126,26 @@ class RunSettings:
                 self.train_loss_every,
                 "null with randomness=secret (no guarantee covers a loss on the clients' data)",
             )
-        if self.faults.drop_after_ready and self.strategy.name != "niss":
+        chosen = self.strategy
+        says_ready = isinstance(chosen, NissSettings) and chosen.noise_at == "client"
+        if self.faults.drop_after_ready and not says_ready:
             raise ConfigError(
                 "faults.drop_after_ready",
                 self.faults.drop_after_ready,
-                "0 without strategy=niss, whose clients say that they are ready",
+                "0 without strategy=niss (noise_at=client), whose clients say that they are ready",
             )
         self._check_cohort()
-        _check_strategy(self.strategy)
+        if isinstance(self.strategy, TrainingSettings):
+            self._check_training(self.strategy)
+        else:
+            self._check_search()
+
+    def _check_training(self, strategy: TrainingSettings) -> None:
+        if self.objective is not None:
+            raise ConfigError(
+                "objective", self.objective.name, f"null with strategy={strategy.name}"
+            )
+        _check_strategy(strategy)
         if self.rounds < 1:
             raise ConfigError(
                 "total_local_steps",
@@ -229,13 +168,52 @@ class RunSettings:
                     "min_replies", self.min_replies, f"at most the clients of a round, {cohort}"
                 )
 
+    def _check_search(self) -> None:
+        name, objective = self.strategy.name, self.objective
+        if objective is None:
+            words = ", ".join(get_args(ObjectiveName))
+            raise ConfigError("objective", None, f"{words} (objective=NAME) with strategy={name}")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for key in (
+            *("total_local_steps", "num_sampled_clients", "fraction_train", "participation"),
+            *("min_replies", "train_loss_every"),
+        ):
+            value = getattr(self, key)
+            if value != defaults[key]:
+                rule = f"{show(defaults[key])} with strategy={name}, which asks all agents"
+                raise ConfigError(key, value, rule)
+        if self.budget.bits is not None:
+            key = "uplink_bits" if self.budget.capacity is None else "capacity"
+            raise ConfigError(
+                f"budget.{key}", getattr(self.budget, key), f"null with strategy={name}"
+            )
+        if not objective.uses_data:
+            for group, given, usual in (
+                ("data", self.data.name, DataSettings.name),
+                ("model", self.model.name, ModelSettings.name),
+            ):
+                if given != usual:
+                    rule = f"{usual} (objective={objective.name} reads no {group})"
+                    raise ConfigError(f"{group}.name", given, rule)
+
+    @property
+    def training(self) -> TrainingSettings:
+        """The keys of a method that trains a model."""
+        assert isinstance(self.strategy, TrainingSettings)
+        return self.strategy
+
+    @property
+    def search(self) -> SearchSettings | None:
+        """The keys of a method that searches; None for those that train a model."""
+        return self.strategy if isinstance(self.strategy, SearchSettings) else None
+
     @property
     def rounds(self) -> int:
         """Number of rounds: given, or K = floor(T / E) of the local steps or epochs in all."""
         if self.num_rounds is not None:
             return self.num_rounds
         assert self.total_local_steps is not None
-        work = self.strategy.local_steps or self.strategy.local_epochs
+        work = self.training.local_steps or self.training.local_epochs
         assert work is not None
         return self.total_local_steps // work
 
@@ -290,7 +268,7 @@ def _require_one(group: object, first: str, second: str, prefix: str = "") -> No
         raise ConfigError(prefix + first, None, f"a value for it or for {prefix}{second}")
 
 
-def _check_strategy(strategy: StrategySettings) -> None:
+def _check_strategy(strategy: TrainingSettings) -> None:
     _require_one(strategy, "target_epsilon", "noise_multiplier", "strategy.")
     _require_one(strategy, "local_steps", "local_epochs", "strategy.")
     _require_at_most_one(strategy, "num_levels", "target_bits", "strategy.")

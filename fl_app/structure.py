@@ -5,11 +5,10 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fl_app.errors import ConfigError, unknown_key
-from fl_app.plain_mapping import PlainMapping
+from fl_app.plain_mapping import PlainMapping, PlainValueError
 
 T = TypeVar("T")
 
@@ -27,8 +26,8 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     Parameters
     ----------
     cls : type
-        A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, optionals
-        of these, tuples of any length of one of these (from lists), or dataclasses.
+        A dataclass whose fields are numbers, text, booleans, Literals, PlainMappings, tuples of
+        any length of one of these (from lists), dataclasses, or unions of these.
     values : mapping
         Its values; nested mappings for nested dataclasses.
     prefix : str
@@ -63,15 +62,16 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        # A group whose keys depend on a choice among them says which dataclass holds them.
-        choose = getattr(hint, "choose", None)
-        chosen = choose(value) if choose and isinstance(value, Mapping) else hint
-        return build(typing.cast(type, chosen), value, key + ".")
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        each = typing.get_args(hint)[0]
-        return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and (value is not None or type(None) not in options):
+            # A group whose keys depend on a choice among them says which dataclass holds them.
+            choose = getattr(option, "choose", None)
+            chosen = choose(value) if choose and isinstance(value, Mapping) else option
+            return build(typing.cast(type, chosen), value, key + ".")
+        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
+            each = typing.get_args(option)[0]
+            return tuple(_convert(item, each, f"{key}[{i}]") for i, item in enumerate(value))
     for option in options:
         if option is type(None) and value is None:
             return None
@@ -86,9 +86,12 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         if option is float and _is_finite_number(value):
             return float(value)
         if option is PlainMapping and isinstance(value, Mapping):
-            with suppress(ValueError):
-                # YAML reads {3: 1} with a number as its name, JSON and the command line with text.
-                return PlainMapping({str(k) if type(k) is int else k: v for k, v in value.items()})
+            # YAML reads {3: 1} with a number as its name, JSON and the command line with text.
+            named = {str(k) if type(k) is int else k: v for k, v in value.items()}
+            try:
+                return PlainMapping(named)
+            except PlainValueError as error:
+                raise ConfigError(f"{key}.{error.key}", error.value, error.allowed) from None
     raise ConfigError(key, value, _describe(hint) + _spelling_hint(value, options))
 
 
@@ -110,8 +113,6 @@ def _is_union(hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
-    if typing.get_origin(hint) is tuple:
-        return f"a list; each: {_describe(typing.get_args(hint)[0])}"
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     words = []
     for option in options:
@@ -119,6 +120,8 @@ def _describe(hint: Any) -> str:
             words.append("null")
         elif typing.get_origin(option) is typing.Literal:
             words += [str(choice) for choice in typing.get_args(option)]
+        elif typing.get_origin(option) is tuple:
+            words.append(f"a list; each: {_describe(typing.get_args(option)[0])}")
         else:
             words.append(_WORDS.get(option, "a group of keys"))
     return " or ".join(words)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fl_app.models import loss_family
-from fl_app.settings import RunSettings, StrategySettings
+from fl_app.settings import RunSettings
+from fl_app.strategy_settings import TrainingSettings
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.convex_conditions import broken_conditions
 from strategies.mechanisms.parameter_checks import ParameterError
@@ -25,7 +26,7 @@ def update_fields(settings: RunSettings, sensitivity: str) -> dict[str, Any]:
     sensitivity : str
         The bound, "auto" resolved.
     """
-    chosen = settings.strategy
+    chosen = settings.training
     return {
         **{
             key: getattr(chosen, key)
@@ -65,7 +66,7 @@ def resolve_sensitivity(
     ParameterError
         If the settings are not allowed.
     """
-    chosen = settings.strategy
+    chosen = settings.training
     if chosen.sensitivity != "auto":
         return build(chosen.sensitivity)
     if chosen.max_grad_norm is not None and (chosen.mode, chosen.mechanism) == _UPDATE_NOISE:
@@ -94,7 +95,7 @@ def _may_be_convex(update: DpFedPaqParameters) -> bool:
 
 def explain_sensitivity(settings: RunSettings, update: DpFedPaqParameters) -> str | None:
     """Return why `auto` chose whole_update, with its larger noise; None if it did not."""
-    chosen = settings.strategy
+    chosen = settings.training
     if chosen.sensitivity != "auto" or chosen.mode == "paper":
         return None
     if not _may_be_convex(update) or update.sensitivity == "convex":
@@ -111,7 +112,7 @@ def explain_sensitivity(settings: RunSettings, update: DpFedPaqParameters) -> st
 
 def _declare_training(settings: RunSettings) -> LocalTraining:
     """Say what `fl_app.local_training` does under these settings, for the convex bound."""
-    chosen = settings.strategy
+    chosen = settings.training
     family = loss_family(settings.model.name)
     return LocalTraining(
         loss="softmax_cross_entropy" if family == "softmax" else settings.model.name,
@@ -137,7 +138,7 @@ def _declare_training(settings: RunSettings) -> LocalTraining:
     )
 
 
-def _num_levels(chosen: StrategySettings) -> int:
+def _num_levels(chosen: TrainingSettings) -> int:
     if chosen.target_bits is not None:
         # A sign and the largest s whose levels 0..s fit in the remaining bits.
         return int(2 ** (chosen.target_bits - 1) - 1)

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ from fl_app.data.folder import require_files
 from fl_app.data.records import DataError
 from fl_app.objectives.objective import Objective
 from fl_app.objectives.settings import LandmineSettings
-from fl_app.search_space import AxisValue, RealAxis, SearchSpace
+from fl_app.search_space import AxisValue
 from strategies.mechanisms.rng import Randomness
 
 Array = NDArray[np.float64]
@@ -83,10 +82,8 @@ class Landmine(Objective):
     """
 
     def __init__(self, settings: LandmineSettings, seed: int) -> None:
-        kind: Literal["float", "log_float"] = "log_float" if settings.axes == "log" else "float"
-        axes = (RealAxis("C", kind, 1e-4, 10.0), RealAxis("gamma", kind, 1e-2, 10.0))
         self._fields = [_split(*cells) for cells in read_fields(settings.root)]
-        super().__init__(SearchSpace(axes), len(self._fields), (0.0, 1.0))
+        super().__init__(settings.space(), len(self._fields), (0.0, 1.0))
         self._is_scaled = settings.scores == "platt"
         self._randomness = Randomness("seeded", seed)
 

@@ -46,7 +46,7 @@ class LocalTraining(Objective):
     def __init__(
         self, settings: LocalTrainingSettings, seed: int, data: DataSettings, model: ModelSettings
     ) -> None:
-        space = SearchSpace(settings.search_space)
+        space = settings.space()
         _check_axes(space)
         dataset = load_dataset(data, None, seed)
         clients = dataset.num_partitions

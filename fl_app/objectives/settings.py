@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from fl_app.errors import ConfigError
 from fl_app.import_path import check_import_path
-from fl_app.search_space import Axis, SearchSpace
+from fl_app.search_space import Axis, RealAxis, SearchSpace
 
 ObjectiveName = Literal["landmine", "synthetic", "local_training", "user"]
 
@@ -30,6 +30,15 @@ class ObjectiveSettings:
         """Return the dataclass that holds an objective's keys."""
         name = values.get("name")
         return _CLASSES.get(name, ObjectiveSettings) if isinstance(name, str) else ObjectiveSettings
+
+    def space(self) -> SearchSpace:
+        """Return the axes that are searched; reads no data."""
+        raise NotImplementedError
+
+    @property
+    def uses_data(self) -> bool:
+        """Whether it reads the data and trains the model that are configured beside it."""
+        return False
 
     def with_absolute_paths(self) -> Self:
         """Return the same settings independently of the current folder."""
@@ -58,6 +67,10 @@ class LandmineSettings(ObjectiveSettings):
     root: str | None = None
     axes: Literal["linear", "log"] = "linear"
     scores: Literal["decision", "platt"] = "decision"
+
+    def space(self) -> SearchSpace:  # noqa: D102
+        kind: Literal["float", "log_float"] = "log_float" if self.axes == "log" else "float"
+        return SearchSpace((RealAxis("C", kind, 1e-4, 10.0), RealAxis("gamma", kind, 1e-2, 10.0)))
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,10 @@ class SyntheticSettings(ObjectiveSettings):
         _require_between("deviation", self.deviation, 0.0, 100.0)
         _require_between("noise_std", self.noise_std, 0.0, 100.0)
 
+    def space(self) -> SearchSpace:  # noqa: D102
+        names = (f"x{i + 1}" for i in range(self.dimension))
+        return SearchSpace(tuple(RealAxis(name, "float", 0.0, 1.0) for name in names))
+
 
 @dataclass(frozen=True)
 class LocalTrainingSettings(ObjectiveSettings):
@@ -130,7 +147,14 @@ class LocalTrainingSettings(ObjectiveSettings):
             raise ConfigError(
                 "objective.validation_fraction", self.validation_fraction, "a number in (0, 1)"
             )
-        SearchSpace(self.search_space)
+        self.space()
+
+    def space(self) -> SearchSpace:  # noqa: D102
+        return SearchSpace(self.search_space)
+
+    @property
+    def uses_data(self) -> bool:  # noqa: D102
+        return True
 
 
 @dataclass(frozen=True)
@@ -161,7 +185,10 @@ class UserObjectiveSettings(ObjectiveSettings):
         _require_agents(self.num_agents)
         if not self.low < self.high:
             raise ConfigError("objective.high", self.high, f"a number > objective.low = {self.low}")
-        SearchSpace(self.search_space)
+        self.space()
+
+    def space(self) -> SearchSpace:  # noqa: D102
+        return SearchSpace(self.search_space)
 
 
 _CLASSES: dict[str, type[ObjectiveSettings]] = {

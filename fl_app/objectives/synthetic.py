@@ -12,7 +12,7 @@ from scipy import optimize
 from fl_app.objectives.objective import Objective
 from fl_app.objectives.random_function import RandomFunction, draw_function
 from fl_app.objectives.settings import SyntheticSettings
-from fl_app.search_space import AxisValue, RealAxis, SearchSpace
+from fl_app.search_space import AxisValue
 from strategies.mechanisms.rng import Randomness
 
 Array = NDArray[np.float64]
@@ -35,10 +35,8 @@ class Synthetic(Objective):
     """
 
     def __init__(self, settings: SyntheticSettings, seed: int) -> None:
-        dimension = settings.dimension
-        axes = tuple(RealAxis(f"x{i + 1}", "float", 0.0, 1.0) for i in range(dimension))
         largest = _WIDTH * math.hypot(1.0, settings.deviation, settings.noise_std)
-        super().__init__(SearchSpace(axes), settings.num_agents, (-largest, largest))
+        super().__init__(settings.space(), settings.num_agents, (-largest, largest))
         self._settings = settings
         self._randomness = Randomness("seeded", seed)
         self._common = self._draw("common function")

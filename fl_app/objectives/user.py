@@ -7,7 +7,7 @@ from fl_app.errors import ConfigError
 from fl_app.import_path import import_function
 from fl_app.objectives.objective import Objective
 from fl_app.objectives.settings import UserObjectiveSettings
-from fl_app.search_space import AxisValue, SearchSpace
+from fl_app.search_space import AxisValue
 
 
 class UserObjective(Objective):
@@ -24,7 +24,7 @@ class UserObjective(Objective):
     """
 
     def __init__(self, settings: UserObjectiveSettings) -> None:
-        space = SearchSpace(settings.search_space)
+        space = settings.space()
         super().__init__(space, settings.num_agents, (settings.low, settings.high))
         assert settings.path is not None
         try:

@@ -226,7 +226,7 @@ def sample_agents(parameters: DpFtsDeParameters, stream: Stream) -> list[int]:
 
 
 # Alg. 1, weights: more for those who explore a sub-region, in the first iterations.
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=4)
 def weigh_agents(parameters: DpFtsDeParameters, server_round: int) -> SubregionWeights:
     """Return phi_n^(i) of all N agents in a round: public constants."""
     boxes = assign_agents(parameters.num_agents, parameters.num_subregions)

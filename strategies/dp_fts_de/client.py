@@ -4,7 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import Context, Message
@@ -20,20 +20,17 @@ from strategies.dp_fts_de.algorithm import (
     clip_vector,
     draw_initial_points,
     draw_vector,
+    queries_own_function,
 )
-from strategies.dp_fts_de.messages import (
-    Progress,
-    Request,
-    pack_vector,
-    parse_request,
-    step_reply,
-)
+from strategies.dp_fts_de.messages import Request, pack_vector, parse_request, step_reply
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
-from strategies.mechanisms.cholesky import FactorizationError
+from strategies.dp_fts_de.progress import Progress, read_progress, write_progress
 from strategies.mechanisms.parameter_checks import MAX_MAGNITUDE, ParameterError
 from strategies.mechanisms.rng import Randomness
 
 METHOD = "dp_fts_de"
+# Whatever numbers can do to a fit, the libraries' own errors included.
+_NO_MODEL = (ArithmeticError, ValueError)
 _log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
@@ -85,12 +82,14 @@ def train(
     Formal guarantees, for requests that are delivered one at a time:
 
     * The reply depends on the observations only through the vector, of L2 norm at most S / sqrt(P)
-      up to rounding, and through how long it takes. An evaluation that raises, or gives no finite
-      number, counts as `failed_value`; a model that cannot be fitted gives a random query, or the
-      vector zero.
+      up to rounding where the run clips, and through how long it takes. An evaluation that raises,
+      or gives no finite number, counts as `failed_value`; a model that cannot be fitted gives a
+      random query, or the vector zero.
     * One query a round (`num_initial` at first, and what is missing of them later). A round that is
       asked again goes on where it was interrupted, and gets the same bytes once it was answered; an
       earlier round is refused. Rounds that were missed are not made up.
+    * A vector is given in rounds for which the parameters provide it. Parameters, terms and the
+      agent's number hold for the run.
     * Values for experiments are added in seeded runs only.
     """
     if not abs(failed_value) <= MAX_MAGNITUDE:
@@ -105,9 +104,9 @@ def train(
         return error_reply(message, REFUSED, "parameters refused by the agent")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
-    agreed = digest_terms(request.parameters.to_json(), terms)
+    agreed = digest_terms(request.parameters.to_json(), f"{request.agent}\n{terms}")
     if entry.terms not in ("", agreed):
-        return error_reply(message, REFUSED, "parameters changed within a run")
+        return error_reply(message, REFUSED, "parameters or number changed within a run")
     asked = hash_model(request.arrays, [request.server_round, agreed])
     is_repeat = request.server_round == entry.last_round and asked == _asked_of(entry)
     if request.server_round <= entry.last_round and not is_repeat:
@@ -116,10 +115,11 @@ def train(
         entry = _begin_round(memory, entry, request, agreed, asked)
     if not entry.reply:
         step = _Step(request, memory, evaluate, snap, failed_value)
-        vector, clipped = step.run(_count_before(entry))
+        num_before = _count_before(entry)
+        vector, clipped = step.run(num_before)
         progress = None
         if request.parameters.randomness == "seeded":
-            progress = step.describe(clipped, optimum)
+            progress = step.describe(num_before, clipped, optimum)
         entry = replace(entry, reply=_pack_reply(vector, progress))
         memory.write_entry(entry)
     packed, progress = _unpack_reply(entry.reply)
@@ -184,16 +184,22 @@ class _Step:
             vector = draw_vector(
                 parameters, points, values, self._streams(self.request.server_round).open("vector")
             )
-        except (FactorizationError, ParameterError):
+        except _NO_MODEL:
             _log.exception("no model of the observations: the vector is zero")
             vector = np.zeros(parameters.num_random_features)
         return clip_vector(parameters, vector)
 
-    def describe(self, clipped: bool, optimum: float | None) -> Progress:
-        """Describe how far the agent has come."""
+    def describe(self, num_before: int, clipped: bool, optimum: float | None) -> Progress:
+        """Describe how far the agent has come, in a seeded run."""
+        parameters, server_round = self.request.parameters, self.request.server_round
         points, values = self._history()
         best = int(np.argmax(values))
-        later = values[self.request.parameters.num_initial :]
+        later = values[parameters.num_initial :]
+        # Of a round that was interrupted after its query, the coin is still the same.
+        coin = self._streams(server_round).open("coin")
+        is_shared = num_before >= parameters.num_initial and not queries_own_function(
+            parameters, server_round, self.request.broadcast, coin
+        )
         return Progress(
             value=float(values[-1]),
             best_value=float(values[best]),
@@ -201,7 +207,11 @@ class _Step:
             failures=float(self.failures),
             simple_regret=None if optimum is None else optimum - float(values[best]),
             cumulative_regret=None if optimum is None else math.fsum(optimum - later),
-            best_point=tuple(float(each) for each in points[best]),
+            best_point=tuple(points[best].tolist()),
+            points=tuple(tuple(point) for point in points[num_before:].tolist()),
+            values=tuple(values[num_before:].tolist()),
+            is_shared=is_shared,
+            best_before=float(values[:num_before].max()) if num_before else None,
         )
 
     def _streams(self, server_round: int) -> AgentStreams:
@@ -225,7 +235,7 @@ class _Step:
                 parameters, points, values, self.request.broadcast, streams, self.snap
             )
             return query
-        except (FactorizationError, ParameterError):
+        except _NO_MODEL:
             _log.exception("no model of the observations: the query is random")
         return self._snapped(streams.open("fallback").uniform(parameters.dimension))
 
@@ -243,13 +253,11 @@ class _Step:
 
 def _pack_reply(vector: Floats, progress: Progress | None) -> bytes:
     """Return what is stored of a reply: the progress on a line, and the packed vector."""
-    values = None if progress is None else asdict(progress)
-    return json.dumps(values).encode() + b"\n" + pack_vector(vector)
+    told = None if progress is None else write_progress(progress)
+    return json.dumps(told).encode() + b"\n" + pack_vector(vector)
 
 
 def _unpack_reply(stored: bytes) -> tuple[bytes, Progress | None]:
     head, _, packed = stored.partition(b"\n")
-    values = json.loads(head)
-    if values is None:
-        return packed, None
-    return packed, Progress(**{**values, "best_point": tuple(values["best_point"])})
+    told = json.loads(head)
+    return packed, None if told is None else read_progress(told)

@@ -14,6 +14,9 @@ TRUSTED_SERVER = (
 )
 
 
+_TIMING = "timing: how long an agent takes to answer is not covered"
+
+
 def spent_epsilon(parameters: DpFtsDeParameters, num_releases: int) -> float | None:
     """Return the epsilon spent so far, the same for each agent; None without noise."""
     spent = spend(parameters, num_releases)
@@ -94,7 +97,12 @@ def _why_not(parameters: DpFtsDeParameters, spent: EpsilonBound | None) -> str |
 def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str, ...]:
     """List in words what the guarantee rests on."""
     if parameters.control == "no_sharing":
-        return ("code integrity: each agent runs this published code, which sends nothing",)
+        return (
+            "code integrity: each agent runs this published code, which sends no vector, only word "
+            "that a step is done",
+            _TIMING,
+            _stays_with_agents(parameters, "nothing"),
+        )
     lines = [
         "code integrity: agents and server run this published code",
         "trusted server: it adds the noise and shows nobody the vectors, which travel encrypted, "
@@ -104,34 +112,47 @@ def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str,
         "sampled tells nothing of the others, for each is drawn by itself",
         *_hidden_samples(parameters, num_releases),
         f"releases: {num_releases} broadcasts are counted, delivered or not; all else that an "
-        "agent sees is the configuration, and its own queries, which follow from broadcasts and "
-        "its own values",
+        "agent sees is the configuration, whether it is asked for its own vector, and its own "
+        "queries, which follow from broadcasts and its own values",
+        "settings: they, the number of agents and the lowest value were chosen without looking at "
+        "any agent's values",
         "loss: a vector that is lost, late or not finite counts as zero; neighbours differ in one "
         "agent whose vectors are all zero",
-        "floating point: noise is drawn and added in double precision; attacks on the gaps between "
-        "floating-point numbers are not covered",
+        "floating point: vectors arrive in single precision and are clipped again in double, in "
+        "which they are summed and noise is drawn and added; the rounding of sums, and attacks on "
+        "the gaps between floating-point numbers, are not covered",
         "the run: this counts one run; several runs on the same data add up",
         "objective: what evaluating it shows to others is not covered; an objective that trains "
         "together with other devices is a release of its own, with its own guarantee",
-        "side channels: an agent's values, queries, regret and whether its vector was clipped stay "
-        "on the device",
+        _stays_with_agents(parameters, "nothing but its vector"),
     ]
     if num_releases > 0:
-        lines += release_mechanism(parameters, _first_release(parameters)).sensitivity.conditions
+        lines += release_mechanism(parameters, _last_round(parameters)).sensitivity.conditions
     return tuple(lines)
 
 
+def _stays_with_agents(parameters: DpFtsDeParameters, what_leaves: str) -> str:
+    kept = "values, queries, regret and whether its vector was clipped"
+    if parameters.randomness == "seeded":
+        return (
+            f"side channels: in this seeded simulation agents also report {kept}, to the server "
+            f"alone; in a secret run {what_leaves} leaves an agent"
+        )
+    return f"side channels: {what_leaves} leaves an agent; its {kept} stay on the device"
+
+
 def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[str]:
-    timing = "timing: how long an agent takes to answer is not covered"
     if parameters.sample_rate == 1.0:
-        return [timing]
+        return [_TIMING]
     exposed = spend_without_sampling(parameters, num_releases)
     assert exposed is not None
     lines = [
         f"secret samples: each agent is drawn with probability {parameters.sample_rate:g} in each "
-        "round; nobody but the server learns who was drawn, how many, and how many vectors came "
-        f"(whoever sees it faces epsilon {exposed.epsilon:.4g} instead)",
-        "fixed deadline: when a broadcast goes out does not depend on who uploaded; " + timing,
+        "round; an agent learns of itself alone, and nobody but the server of others: who was "
+        "drawn, how many, and how many vectors came (against whoever sees it, epsilon is "
+        f"{exposed.epsilon:.4g} instead)",
+        "deadline: a round ends when all agents have answered, sampled or not, or its time is up; "
+        "that this takes no less or longer for who was sampled is not covered; " + _TIMING,
     ]
     if parameters.upload == "sampled":
         lines.append(
@@ -143,5 +164,11 @@ def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[st
     return lines
 
 
-def _first_release(parameters: DpFtsDeParameters) -> int:
-    return parameters.release_rounds[0] if parameters.release_rounds else 1
+def _last_round(parameters: DpFtsDeParameters) -> int:
+    """Return a round of which what is said of sensitivity holds for all releases.
+
+    Weights only ever become more equal, so no release is more sensitive than a later one.
+    """
+    if parameters.release_rounds:
+        return parameters.release_rounds[-1]
+    return parameters.emphasis_rounds + parameters.emphasis_fall_rounds + 1

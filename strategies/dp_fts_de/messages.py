@@ -6,8 +6,7 @@ that was asked for. Values marked simulation-only go with it in seeded experimen
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import (
@@ -33,13 +32,13 @@ from strategies.dp_fedpaq.messages import (
 )
 from strategies.dp_fts_de.algorithm import Broadcast, read_broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.progress import Progress as Progress
+from strategies.dp_fts_de.progress import read_progress, write_progress
 
 PARAMETERS_KEY, AGENT_KEY, UPLOAD_KEY = "dp-fts-de", "agent", "upload"
 BROADCAST_KEY, RELEASE_KEY = "broadcast", "release-round"
-UPLOAD_TYPE, BEST_POINT_KEY = "dp_fts_de.upload.v1", "best-point"
+UPLOAD_TYPE = "dp_fts_de.upload.v1"
 _VECTOR = "<f4"
-# Values beyond this are not believed: sums of them must stay finite.
-MAX_VALUE = 1e30
 
 
 @dataclass(frozen=True)
@@ -66,34 +65,6 @@ class Request:
     wants_upload: bool
     broadcast: Broadcast | None
     arrays: ArrayRecord
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an agent has come: simulation-only values.
-
-    Attributes
-    ----------
-    value, best_value : float
-        What it observed last, and the largest so far.
-    clipped : float
-        1 if its vector was longer than the clipping norm allows, else 0.
-    failures : float
-        Evaluations of this round that failed.
-    simple_regret, cumulative_regret : float or None
-        The optimum minus the best value, and the sum of its distances from all values after the
-        initial ones; None where the optimum is not known.
-    best_point : tuple of float
-        Where the best value was observed, in the unit cube.
-    """
-
-    value: float
-    best_value: float
-    clipped: float
-    failures: float
-    simple_regret: float | None
-    cumulative_regret: float | None
-    best_point: tuple[float, ...]
 
 
 def broadcast_record(broadcast: Broadcast | None) -> ArrayRecord:
@@ -185,12 +156,23 @@ def parse_request(message: Message) -> Request:
         raise MessageError("request without the agent's number")
     if type(upload) is not bool:
         raise MessageError("request that does not say whether to upload")
+    if upload and not _may_ask(parameters, server_round):
+        raise MessageError("upload in a round without a release")
     broadcast = parse_broadcast(arrays)
     if broadcast is not None:
         read_broadcast(parameters, broadcast)
         if broadcast.release_round >= server_round:
             raise MessageError("broadcast of a later round")
+        if not parameters.releases_in(broadcast.release_round):
+            raise MessageError("broadcast of a round without a release")
     return Request(server_round, parameters, agent, upload, broadcast, arrays)
+
+
+def _may_ask(parameters: DpFtsDeParameters, server_round: int) -> bool:
+    """Return whether some agent may be asked for its vector in a round."""
+    if parameters.control == "no_sharing":
+        return False
+    return parameters.upload == "all" or parameters.releases_in(server_round)
 
 
 def pack_vector(vector: NDArray[np.float64]) -> bytes:
@@ -208,11 +190,8 @@ def unpack_vector(data: bytes, size: int) -> NDArray[np.float64]:
 
 def step_reply(message: Message, vector: bytes | None, progress: Progress | None) -> Message:
     """Build the reply of an agent that has done its step, with its packed vector if asked for."""
-    metrics: dict[str, Any] = {"num-examples": 1}
-    for key, value in ({} if progress is None else asdict(progress)).items():
-        if value is not None:
-            metrics[key.replace("_", "-")] = list(value) if isinstance(value, tuple) else value
-    content = RecordDict({METRICS: MetricRecord(metrics)})
+    told = {} if progress is None else write_progress(progress)
+    content = RecordDict({METRICS: MetricRecord({"num-examples": 1, **told})})
     if vector is not None:
         array = Array("uint8", (len(vector),), UPLOAD_TYPE, vector)
         content[ARRAYS] = ArrayRecord({UPDATE_KEY: array})
@@ -232,7 +211,7 @@ def parse_reply(message: Message) -> tuple[bytes | None, Progress | None]:
     metrics, arrays = message.content.get(METRICS), message.content.get(ARRAYS)
     if not isinstance(metrics, MetricRecord):
         raise MessageError("reply without metrics")
-    progress = _parse_progress(metrics)
+    progress = read_progress(metrics)
     if arrays is None:
         return None, progress
     if not isinstance(arrays, ArrayRecord) or list(arrays) != [UPDATE_KEY]:
@@ -241,21 +220,3 @@ def parse_reply(message: Message) -> tuple[bytes | None, Progress | None]:
     if array.stype != UPLOAD_TYPE or array.dtype != "uint8" or array.shape != (len(array.data),):
         raise MessageError("upload of an unknown kind")
     return array.data, progress
-
-
-def _parse_progress(metrics: MetricRecord) -> Progress | None:
-    """Return what an agent says of itself; None if it says nothing that can be believed."""
-    values: dict[str, Any] = {}
-    for field in fields(Progress):
-        value: Any = metrics.get(field.name.replace("_", "-"))
-        numbers = value if isinstance(value, list) else [value]
-        if field.name == "best_point":
-            value = tuple(numbers)
-        elif value is None and field.name.endswith("_regret"):
-            numbers = []
-        elif isinstance(value, list):
-            return None
-        if not all(isinstance(x, int | float) and abs(x) < MAX_VALUE for x in numbers):
-            return None
-        values[field.name] = value
-    return Progress(**values)

@@ -9,12 +9,14 @@ from flwr.app import Message
 from strategies.dp_fedpaq.messages import MessageError, Reply
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies
 from strategies.dp_fts_de.algorithm import Floats
-from strategies.dp_fts_de.messages import Progress, parse_reply, unpack_vector
+from strategies.dp_fts_de.messages import parse_reply, unpack_vector
+from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.progress import Progress
 
 OWN_METRICS = (
     *("best_value_mean", "best_value_worst", "simple_regret_mean", "simple_regret_worst"),
     *("cumulative_regret_mean", "cumulative_regret_worst", "clipped_fraction"),
-    *("num_uploaded", "num_releases"),
+    *("num_uploaded", "num_releases", "signal_to_noise", "sharing_gain"),
 )
 
 
@@ -42,7 +44,7 @@ def sort_replies(
     cohort: Mapping[int, int],
     uploaders: Iterable[int],
     replies: Iterable[Message],
-    size: int,
+    parameters: DpFtsDeParameters,
 ) -> StepReplies:
     """Sort the replies to a round's requests.
 
@@ -56,8 +58,8 @@ def sort_replies(
         Numbers of those who were asked for a vector.
     replies : iterable of Message
         In any order.
-    size : int
-        M.
+    parameters : DpFtsDeParameters
+        What agents say of themselves in a secret run is not believed: none may.
 
     Returns
     -------
@@ -74,10 +76,10 @@ def sort_replies(
         if agent in asked:
             if upload is None:
                 raise MessageError("reply without an upload")
-            vectors[agent] = unpack_vector(upload, size)
+            vectors[agent] = unpack_vector(upload, parameters.num_random_features)
         elif upload is not None:
             raise MessageError("upload that was not asked for")
-        if told is not None:
+        if told is not None and parameters.randomness == "seeded" and told.fits(parameters):
             progress[agent] = told
         return Reply(upload or b"")
 
@@ -88,9 +90,11 @@ def sort_replies(
 
 
 def summarize(progress: Iterable[Progress]) -> dict[str, float | None]:
-    """Return mean and worst agent of best values and regrets, and the clipped fraction.
+    """Return mean and worst agent of best values and regrets, clipped fraction and sharing gain.
 
-    None where no agent reports it, as in secret runs.
+    The sharing gain is the mean, over the agents that queried the broadcast in this round, of what
+    they saw there minus the best that they had seen before. None where no agent reports it, as in
+    secret runs.
     """
     told = list(progress)
     found: dict[str, float | None] = dict.fromkeys(OWN_METRICS)
@@ -104,4 +108,11 @@ def summarize(progress: Iterable[Progress]) -> dict[str, float | None]:
             found[f"{name}_worst"] = worst(values)
     if told:
         found["clipped_fraction"] = math.fsum(each.clipped for each in told) / len(told)
+    gains = [
+        each.value - each.best_before
+        for each in told
+        if each.is_shared and each.best_before is not None
+    ]
+    if gains:
+        found["sharing_gain"] = math.fsum(gains) / len(gains)
     return found

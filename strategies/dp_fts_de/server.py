@@ -20,13 +20,10 @@ from strategies.dp_fts_de.algorithm import (
     sample_agents,
 )
 from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spent_epsilon
-from strategies.dp_fts_de.messages import (
-    Progress,
-    broadcast_record,
-    build_requests,
-    parse_broadcast,
-)
+from strategies.dp_fts_de.messages import broadcast_record, build_requests, parse_broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.progress import Progress
+from strategies.dp_fts_de.release_signal import signal_to_noise
 from strategies.dp_fts_de.replies import OWN_METRICS, StepReplies, sort_replies, summarize
 from strategies.dp_fts_de.run_plan import AUTO, plan_run, unplanned_parameters
 from strategies.dp_fts_de.spending import affords_release
@@ -102,6 +99,7 @@ class DpFtsDe(RoundStrategy):
         self._numbers: dict[int, int] = {}
         self._asked = _Asked({}, frozenset(), frozenset(), releases=False)
         self._collected = StepReplies(CollectedReplies())
+        self._signal: float | None = None
         self.client_ids = client_ids
         self.tally = ReleaseTally()
         self.progress: dict[int, Progress] = {}
@@ -110,6 +108,11 @@ class DpFtsDe(RoundStrategy):
     def parameters(self) -> DpFtsDeParameters:
         """The parameters that agents are sent; complete once a run is prepared."""
         return self._parameters
+
+    @property
+    def round_progress(self) -> dict[int, Progress]:
+        """What each agent said of itself in the last round; empty in secret runs."""
+        return self._collected.progress
 
     def summary(self) -> None:
         """Log what the run releases, in one line."""
@@ -126,7 +129,7 @@ class DpFtsDe(RoundStrategy):
         """
         nodes = number_nodes(grid, self.client_ids)
         if self.client_ids is None:
-            nodes = dict(enumerate(sorted(nodes.values())))
+            nodes = self._number_anew(set(nodes.values()))
         count = len(self.client_ids or nodes) if self._num_agents is None else self._num_agents
         if not all(0 <= number < count for number in nodes):
             raise ParameterError(
@@ -143,8 +146,22 @@ class DpFtsDe(RoundStrategy):
             planned_noise=self.tally.noise_multiplier,
         )
         assert self._parameters.noise_multiplier is not None
-        self.tally = self.tally.plan(self._parameters.noise_multiplier)
+        self.tally = self.tally.plan(
+            float(self._parameters.noise_multiplier), float(self._parameters.sample_rate)
+        )
         parse_broadcast(arrays)
+
+    def _number_anew(self, connected: set[int]) -> dict[int, int]:
+        """Return agent's number to node id.
+
+        Numbers hold for the run; new nodes take those that are left, then those of absent nodes.
+        """
+        nodes = {number: node for node, number in self._numbers.items()}
+        new = sorted(connected.difference(nodes.values()))
+        size = len(new) if self._num_agents is None else self._num_agents
+        left = [number for number in range(size) if number not in nodes]
+        absent = [number for number, node in nodes.items() if node not in connected]
+        return nodes | dict(zip([*left, *absent, *range(size, size + len(new))], new, strict=False))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -202,15 +219,11 @@ class DpFtsDe(RoundStrategy):
             asked.cohort,
             asked.uploaders,
             replies,
-            parameters.num_random_features,
+            parameters,
         )
         if got.counts.dropped:
             _log.warning("round %d: dropped %s", server_round, dict(got.counts.dropped))
-        if parameters.randomness == "secret":
-            # No agent may say anything of itself, so nothing is believed.
-            got = replace(got, progress={})
-            got.counts.local_failures = 0
-        self._collected = got
+        self._collected, self._signal = got, None
         self.progress.update(got.progress)
         self.tally = self.tally.receive(got.counts.uplink_bytes)
         if not asked.releases:
@@ -228,6 +241,9 @@ class DpFtsDe(RoundStrategy):
         if not np.isfinite(vectors).all():
             _log.warning("round %d: sums that are not finite are not broadcast", server_round)
             return None, None
+        self._signal = signal_to_noise(
+            parameters, server_round, vectors, self._stream("server-noise", server_round)
+        )
         vectors = apply_control(parameters, vectors, self._stream("control", server_round))
         metrics = MetricRecord({"num-uploaded": len(got.vectors)})
         return broadcast_record(Broadcast(vectors, server_round)), metrics
@@ -257,6 +273,7 @@ class DpFtsDe(RoundStrategy):
         own = summarize(self._collected.progress.values())
         own["num_uploaded"] = len(self._collected.vectors)
         own["num_releases"] = self.tally.num_releases
+        own["signal_to_noise"] = self._signal
         return replace(result, own=own)
 
     def find_shared_optimum(self, arrays: ArrayRecord) -> Floats | None:
@@ -271,12 +288,17 @@ class DpFtsDe(RoundStrategy):
         return read_broadcast(self._parameters, broadcast).maximize(public)
 
     def export_state(self) -> dict[str, Any]:
-        """Return what the rounds so far add up to, and the number of agents."""
-        return {"tally": self.tally.export(), "num_agents": self._num_agents}
+        """Return what the rounds so far add up to, and the agents' numbers."""
+        return {
+            "tally": self.tally.export(),
+            "num_agents": self._num_agents,
+            "numbers": [[node, number] for node, number in self._numbers.items()],
+        }
 
     def import_state(self, state: dict[str, Any]) -> None:
         """Take over what `export_state` returned, or the same after a detour through JSON."""
-        if not isinstance(state, dict) or state.keys() != {"tally", "num_agents"}:
+        names = {"tally", "num_agents", "numbers"}
+        if not isinstance(state, dict) or state.keys() != names or not _is_numbering(state):
             raise ValueError("state of a strategy: what export_state returns is needed")
         check_integer("num_agents", state["num_agents"], 1, optional=True)
         if self._num_agents not in (None, state["num_agents"]):
@@ -285,6 +307,7 @@ class DpFtsDe(RoundStrategy):
             )
         self.tally = ReleaseTally.restore(state["tally"])
         self._num_agents = state["num_agents"]
+        self._numbers = dict(state["numbers"])
 
     def epsilon(self) -> float | None:
         """Return the epsilon spent so far, the same for each agent; None without noise."""
@@ -297,3 +320,14 @@ class DpFtsDe(RoundStrategy):
     def describe_noise(self) -> dict[str, Any]:
         """Return which bound the noise follows, and its largest standard deviation."""
         return describe_noise(self._parameters)
+
+
+def _is_numbering(state: dict[str, Any]) -> bool:
+    """Return whether a state numbers nodes: pairs of integers, each number once."""
+    pairs = state["numbers"]
+    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+        return False
+    if not all(type(each) is int for pair in pairs for each in pair):
+        return False
+    numbers = {number for _, number in pairs}
+    return len(numbers) == len(dict(pairs)) == len(pairs) and all(each >= 0 for each in numbers)

@@ -48,8 +48,11 @@ class SharedFunction:
 
     def values(self, points: Floats) -> Floats:
         """Return the values, shape (n,), at points of shape (n, D) in the unit cube."""
-        weights = self.vectors[self.boxes.locate(points)]
-        return np.asarray(np.einsum("nm,nm->n", self.features.values(points), weights))
+        places, values = self.boxes.locate(points), np.zeros(len(points))
+        for box in np.unique(places):
+            there = places == box
+            values[there] = LinearFunction(self.features, self.vectors[box]).values(points[there])
+        return values
 
     def values_and_gradients(self, points: Floats) -> tuple[Floats, Floats]:
         """Return the values, shape (n,), and the gradients within the boxes, shape (n, D)."""

@@ -19,32 +19,35 @@ class ReleaseTally:
         T, sums that were released.
     uplink_bytes : int
         Of all replies.
-    noise_multiplier : float or None
-        z of the releases, planned before the first round and kept all through a run.
+    noise_multiplier, sample_rate : float or None
+        z and q of the releases, planned before the first round and kept all through a run.
     """
 
     num_rounds: int = 0
     num_releases: int = 0
     uplink_bytes: int = 0
     noise_multiplier: float | None = None
+    sample_rate: float | None = None
 
     def begin_round(self) -> "ReleaseTally":
         """Count a round before anybody is asked."""
         return replace(self, num_rounds=self.num_rounds + 1)
 
-    def plan(self, noise_multiplier: float) -> "ReleaseTally":
-        """Keep the noise that was planned.
+    def plan(self, noise_multiplier: float, sample_rate: float) -> "ReleaseTally":
+        """Keep the noise and the sampling that were planned.
 
         Raises
         ------
         ParameterError
-            If other noise was planned before: all releases are counted with one multiplier.
+            If others were planned before: all releases are counted with one multiplier and rate.
         """
-        if self.noise_multiplier not in (None, noise_multiplier):
-            raise ParameterError(
-                "noise_multiplier", noise_multiplier, f"{self.noise_multiplier}, as the run began"
-            )
-        return replace(self, noise_multiplier=float(noise_multiplier))
+        for key, value in (("noise_multiplier", noise_multiplier), ("sample_rate", sample_rate)):
+            planned = getattr(self, key)
+            if planned not in (None, value):
+                raise ParameterError(key, value, f"{planned}, as the run began")
+        return replace(
+            self, noise_multiplier=float(noise_multiplier), sample_rate=float(sample_rate)
+        )
 
     def release(self) -> "ReleaseTally":
         """Count a release before it is broadcast."""
@@ -80,7 +83,8 @@ class ReleaseTally:
     def _is_sound(self) -> bool:
         counts = (self.num_rounds, self.num_releases, self.uplink_bytes)
         whole = all(type(count) is int and count >= 0 for count in counts)
-        z = self.noise_multiplier
-        if z is None:
-            return whole and self.num_releases == 0
-        return whole and type(z) is float and math.isfinite(z) and z >= 0.0
+        z, q = self.noise_multiplier, self.sample_rate
+        if z is None or q is None:
+            return whole and self.num_releases == 0 and z is q
+        numbers = type(z) is float and math.isfinite(z) and z >= 0.0 and type(q) is float
+        return whole and numbers and 0.0 < q <= 1.0

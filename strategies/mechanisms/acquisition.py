@@ -2,7 +2,8 @@
 
 Random points are compared first; the best are then climbed from by L-BFGS-B within [0, 1]^D. All
 climbs are one optimisation: the sum of the function over S points, whose gradient falls apart into
-S blocks, so that each step evaluates all of them at once. The best end point is polished alone.
+S blocks, so that each step evaluates all of them at once. It goes on until it is clear which climb
+leads highest; that one is finished alone.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from strategies.mechanisms.rng import Stream
 from strategies.mechanisms.smooth_functions import SmoothFunction
 
 Floats = NDArray[np.float64]
+
+# The least progress of a step, over the spread of the random points' values.
+_ROUGH, _FINE = 1e-5, 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +74,18 @@ def maximize(
     check_integer("num_starts", num_starts, 0)
     points = draw_points(num_candidates, num_dimensions, stream)
     values = finite_vector("function", function.values(points), num_candidates)
-    order = np.argsort(-values, kind="stable")[: max(1, num_starts)]
+    order = np.argsort(-values, kind="stable")
+    # In units of their spread, so that tolerances mean the same for any function.
+    spread = float(values[order[0]] - values[order[-1]])
+    order = order[: max(1, num_starts)]
     points, values = points[order], values[order]
     if num_starts > 0:
-        points, values = _keep_better(function, points, values, _climb(function, points))
-        first = int(np.argmax(values))
-        points, values = points[first : first + 1], values[first : first + 1]
-        points, values = _keep_better(function, points, values, _climb(function, points))
-    first = int(np.argmax(values))
-    return Maximum(points[first], float(values[first]))
+        for tolerance in (_ROUGH, _FINE):
+            ends = _climb(function, points, values, spread or 1.0, tolerance)
+            points, values = _keep_better(function, points, values, ends)
+            first = int(np.argmax(values))
+            points, values = points[first : first + 1], values[first : first + 1]
+    return Maximum(points[0], float(values[0]))
 
 
 def draw_points(num_points: int, num_dimensions: int, stream: Stream) -> Floats:
@@ -124,12 +131,15 @@ def replace_repeat(
     return np.array(single[0])
 
 
-def _climb(function: SmoothFunction, starts: Floats) -> Floats:
+def _climb(
+    function: SmoothFunction, starts: Floats, heights: Floats, spread: float, tolerance: float
+) -> Floats:
     """Return the end points, shape (S, D), of a joint ascent from all starts."""
+    height = float(heights.sum())
 
     def loss(flat: Floats) -> tuple[float, Floats]:
         values, gradients = function.values_and_gradients(flat.reshape(starts.shape))
-        return -float(values.sum()), -gradients.ravel()
+        return (height - float(values.sum())) / spread, gradients.ravel() / -spread
 
     found = minimize(
         loss,
@@ -137,7 +147,7 @@ def _climb(function: SmoothFunction, starts: Floats) -> Floats:
         jac=True,
         method="L-BFGS-B",
         bounds=[(0.0, 1.0)] * starts.size,
-        options={"maxiter": 100, "ftol": 1e-12, "gtol": 1e-8},
+        options={"maxiter": 100, "ftol": tolerance, "gtol": 1e-8},
     )
     return np.asarray(np.clip(found.x, 0.0, 1.0).reshape(starts.shape))
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError
-from scipy.linalg import cholesky as scipy_cholesky
-from scipy.linalg.lapack import dpotrs
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 Floats = NDArray[np.float64]
 
@@ -38,24 +36,23 @@ def factor_with_ridge(gram: Floats, ridge: float) -> Floats:
         8 n u trace(gram), u = 2^-53, a factor may come out that means nothing.
     """
     n = len(gram)
-    trace = float(np.trace(gram))
+    trace = float(gram.trace())
     if not np.isfinite(gram).all():
         raise FactorizationError("the Gram matrix has a NaN or an infinity")
     if not ridge > _MARGIN * n * 2.0**-53 * trace:
         raise FactorizationError(
             f"ridge {ridge:g} is too small beside a Gram matrix of size {n} and trace {trace:g}"
         )
-    shifted = gram.copy()
-    shifted.flat[:: n + 1] += ridge
+    shifted = np.array(gram, order="F")
     if n == 0:
         return shifted
-    try:
-        factor: Floats = scipy_cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError as error:
+    shifted.ravel(order="K")[:: n + 1] += ridge
+    factor, status = dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
+    if status != 0:
         raise FactorizationError(
             f"a Gram matrix of size {n} with ridge {ridge:g} is not positive definite"
-        ) from error
-    return factor
+        )
+    return np.asarray(factor, dtype=np.float64)
 
 
 def solve_factored(factor: Floats, right: Floats) -> Floats:

@@ -3,12 +3,17 @@
 ln p(y) = -(r^T K^-1 r + ln det K + n ln 2 pi) / 2 with r = y - m(X) and K = k(X, X) + s^2 I;
 d ln p / d theta = tr((a a^T - K^-1) dK/dtheta) / 2 with a = K^-1 r.
 
+With K = v A, A = R + g I of correlations R and the ratio g = s^2 / v, the likeliest v is
+r^T A^-1 r / n, in closed form. So only lengthscales and g are searched for: on a coarse grid, and
+by L-BFGS-B from its peaks.
+
 References
 ----------
 Rasmussen, Williams: Gaussian processes for machine learning, 2006, Section 5.4.1.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +29,10 @@ from strategies.mechanisms.smooth_functions import SmoothFunction
 
 Floats = NDArray[np.float64]
 
-# Lengthscale, and noise beside an outputscale of 1: smooth or wiggly, clean or noisy.
-_STARTS = ((0.1, 1e-3), (0.3, 1e-3), (1.0, 1e-3), (0.1, 0.3), (0.3, 0.3), (1.0, 0.3))
+# A coarse grid of lengthscales, from wiggly to smooth, and of ratios g, from clean to noise alone.
+_LENGTHSCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+_RATIOS = (1e-3, 0.03, 0.3, 3.0)
+_MOST_CLIMBS = 3
 
 
 @dataclass(frozen=True)
@@ -86,24 +93,15 @@ def log_marginal_likelihood(
     FactorizationError
         If K is not positive definite within float64.
     """
-    gram = kernel.covariance(points, points)
-    factor = factor_with_ridge(gram, noise_variance)
-    solved = solve_factored(factor, residuals)
-    log_det = 2.0 * float(np.log(np.diag(factor)).sum())
-    n = len(residuals)
-    value = -0.5 * (float(residuals @ solved) + log_det + n * math.log(2.0 * math.pi))
+    n, scale = len(residuals), kernel.outputscale
+    found = _evaluate(
+        _axis_distances(points), residuals, kernel.lengthscales, noise_variance / scale, scale
+    )
     if n == 0:
-        return value, np.zeros(kernel.num_dimensions + 2)
-    lower, _ = dpotri(factor, lower=1)
-    inverse = np.tril(lower) + np.tril(lower, -1).T
-    slopes = np.outer(solved, solved) - inverse
-    weighted = slopes * gram
-    sums = weighted.sum(axis=1)
-    scaled = points / kernel.lengthscales
-    # sum_ij w_ij (x_i - x_j)^2 for a symmetric w.
-    spread = 2.0 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
-    noise = noise_variance * np.trace(slopes)
-    return value, 0.5 * np.array([*spread, sums.sum(), noise])
+        return found.value, np.zeros(kernel.num_dimensions + 2)
+    *spread, noise = found.slopes()
+    # g falls as v grows and s^2 stays.
+    return found.value, np.array([*spread, found.outputscale_slope - noise, noise])
 
 
 def fit_gaussian_process(
@@ -114,10 +112,10 @@ def fit_gaussian_process(
     bounds: FitBounds | None = None,
     per_axis: bool = False,
 ) -> GaussianProcess:
-    """Fit lengthscale, outputscale and noise by L-BFGS-B from six fixed starts, and condition.
+    """Fit lengthscale, outputscale and noise by L-BFGS-B from a grid's peaks, and condition.
 
-    Deterministic; of equal likelihoods the first start's wins. Without observations the answer is
-    the prior of the first start.
+    Deterministic; of equal likelihoods the first in the grid wins. Without observations the answer
+    is a prior of lengthscale 0.1, outputscale 1 and noise 1e-3, as far as the bounds allow.
 
     Parameters
     ----------
@@ -137,7 +135,7 @@ def fit_gaussian_process(
     ParameterError
         If shapes do not fit or a number is not finite.
     FactorizationError
-        If no start leads to a likelihood.
+        If no hyper-parameters lead to a likelihood.
     """
     x = finite_matrix("points", points)
     y = finite_vector("observations", observations, len(x))
@@ -148,41 +146,175 @@ def fit_gaussian_process(
     # In units of their size, so that bounds and tolerances mean the same for any y.
     largest = float(np.max(np.abs(residuals), initial=0.0))
     unit = largest * math.sqrt(float(np.mean((residuals / largest) ** 2))) if largest else 1.0
-    num_lengthscales = x.shape[1] if per_axis else 1
-    box = np.log(
-        [limits.lengthscale] * num_lengthscales + [limits.outputscale, limits.noise_variance]
+    # One lengthscale for all axes needs only the sum over the axes.
+    distances = _axis_distances(x)
+    if not per_axis:
+        distances = distances.sum(axis=0, keepdims=True)
+    lengthscales, outputscale, noise = _Search(distances, residuals / unit, limits).run()
+    kernel = SquaredExponential(np.ones(x.shape[1]) * lengthscales, unit * unit * outputscale)
+    return condition(kernel, unit * unit * noise, x, y, prior_mean)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The search for k lengthscales and the ratio g, with the likeliest v for each.
+
+    `distances` are squared, shape (k, n, n): along each axis, or all axes together.
+    """
+
+    distances: Floats
+    residuals: Floats
+    bounds: FitBounds
+
+    def run(self) -> tuple[Floats, float, float]:
+        """Return lengthscales, shape (k,), outputscale and noise variance."""
+        box = self._box()
+        if len(self.residuals) == 0:
+            prior = np.log([0.1] * len(self.distances) + [1e-3])
+            return self._complete(np.clip(prior, box[:, 0], box[:, 1]), 1.0)
+        best: Floats | None = None
+        least = math.inf
+        for start in self._find_peaks(box):
+            try:
+                found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=box)
+            except FactorizationError:
+                continue
+            if found.fun < least:
+                best, least = np.clip(found.x, box[:, 0], box[:, 1]), float(found.fun)
+        if best is None:
+            raise FactorizationError("no hyper-parameters within the bounds have a likelihood")
+        return self._complete(best, self._evaluate(best).outputscale)
+
+    def _box(self) -> Floats:
+        """Return the bounds of ln l_1, ..., ln l_k and ln g, shape (k + 1, 2)."""
+        scales, noises = self.bounds.outputscale, self.bounds.noise_variance
+        ratios = (noises[0] / scales[1], noises[1] / scales[0])
+        return np.asarray(np.log([self.bounds.lengthscale] * len(self.distances) + [ratios]))
+
+    def _find_peaks(self, box: Floats) -> list[Floats]:
+        """Return the points of the grid that none of their neighbours surpasses, the best first."""
+        grid = [np.unique(np.clip(np.log(_LENGTHSCALES), *box[0]))]
+        grid.append(np.unique(np.clip(np.log(_RATIOS), *box[-1])))
+        values = np.full((len(grid[0]), len(grid[1])), -math.inf)
+        for row, lengthscale in enumerate(grid[0]):
+            correlations = None
+            for column, ratio in enumerate(grid[1]):
+                logs = np.array([lengthscale] * len(self.distances) + [ratio])
+                with suppress(FactorizationError):
+                    found = self._evaluate(logs, correlations)
+                    values[row, column], correlations = found.value, found.correlations
+        peaks = [
+            (values[row, column], row, column)
+            for row, column in np.ndindex(values.shape)
+            if values[row, column] > -math.inf
+            and values[row, column]
+            >= values[max(0, row - 1) : row + 2, max(0, column - 1) : column + 2].max()
+        ]
+        peaks.sort(key=lambda peak: -peak[0])
+        return [
+            np.array([grid[0][row]] * len(self.distances) + [grid[1][column]])
+            for _, row, column in peaks[:_MOST_CLIMBS]
+        ]
+
+    def _evaluate(self, logs: Floats, correlations: Floats | None = None) -> "_Likelihood":
+        *lengthscales, ratio = np.exp(logs)
+        lower, upper = self._outputscales(ratio)
+        return _evaluate(
+            self.distances,
+            self.residuals,
+            np.array(lengthscales),
+            float(ratio),
+            lower,
+            upper,
+            correlations,
+        )
+
+    def _outputscales(self, ratio: float) -> tuple[float, float]:
+        """Return the bounds of v under which v and s^2 = g v keep theirs."""
+        scales, noises = self.bounds.outputscale, self.bounds.noise_variance
+        return max(scales[0], noises[0] / ratio), min(scales[1], noises[1] / ratio)
+
+    def _loss(self, logs: Floats) -> tuple[float, Floats]:
+        found = self._evaluate(logs)
+        slopes = found.slopes()
+        # Where the noise variance is at its bound, v moves against g; elsewhere v is at its own
+        # bound, or its slope vanishes.
+        if found.outputscale not in self.bounds.outputscale:
+            slopes[-1] -= found.outputscale_slope
+        return -found.value, -slopes
+
+    def _complete(self, logs: Floats, outputscale: float) -> tuple[Floats, float, float]:
+        noise = math.exp(logs[-1]) * outputscale
+        return (
+            np.exp(logs[:-1]),
+            min(max(outputscale, self.bounds.outputscale[0]), self.bounds.outputscale[1]),
+            min(max(noise, self.bounds.noise_variance[0]), self.bounds.noise_variance[1]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihood:
+    """ln p(y) with K = v (R + g I), and what its slopes are made of; `solved` is (R + g I)^-1 r."""
+
+    distances: Floats
+    lengthscales: Floats
+    ratio: float
+    outputscale: float
+    correlations: Floats
+    factor: Floats
+    solved: Floats
+    value: float
+    outputscale_slope: float
+
+    def slopes(self) -> Floats:
+        """Return the slopes in ln l_1, ..., ln l_k and ln g for a fixed v, shape (k + 1,)."""
+        # Zero above the diagonal, like the factor.
+        inverse, _ = dpotri(self.factor, lower=1)
+        weights = np.outer(self.solved, self.solved / self.outputscale)
+        # Distances are symmetric and zero on the diagonal: the lower half counts twice.
+        weights -= inverse
+        weights -= inverse
+        weights *= self.correlations
+        spread = self.distances.reshape(len(self.distances), -1) @ weights.ravel()
+        trace = float(self.solved @ self.solved) / self.outputscale - float(inverse.trace())
+        return np.array([*(0.5 * spread / self.lengthscales**2), 0.5 * self.ratio * trace])
+
+
+def _axis_distances(points: Floats) -> Floats:
+    """Return squared distances along each axis, shape (D, n, n)."""
+    columns = np.ascontiguousarray(points.T)
+    return np.asarray(np.square(columns[:, :, None] - columns[:, None, :]))
+
+
+def _evaluate(
+    distances: Floats,
+    residuals: Floats,
+    lengthscales: Floats,
+    ratio: float,
+    least: float,
+    largest: float | None = None,
+    correlations: Floats | None = None,
+) -> _Likelihood:
+    """Evaluate ln p(y) at the likeliest outputscale from `least` to `largest`; None: the same."""
+    n = len(residuals)
+    if correlations is None:
+        exponents = (-0.5 / lengthscales**2) @ distances.reshape(len(distances), -1)
+        correlations = np.exp(exponents, out=exponents).reshape(n, n)
+    factor = factor_with_ridge(correlations, ratio)
+    solved = solve_factored(factor, residuals)
+    square = float(residuals @ solved)
+    outputscale = max(least, min(square / max(1, n), least if largest is None else largest))
+    log_det = 2.0 * float(np.log(factor.diagonal()).sum())
+    scaled = square / outputscale
+    value = -0.5 * (scaled + log_det + n * math.log(2.0 * math.pi * outputscale))
+    return _Likelihood(
+        distances,
+        lengthscales,
+        ratio,
+        outputscale,
+        correlations,
+        factor,
+        solved,
+        value,
+        0.5 * (scaled - n),
     )
-    best = _search(x, residuals / unit, box, num_lengthscales)
-    lengthscales = np.ones(x.shape[1]) * np.exp(best[:num_lengthscales])
-    scale = unit * unit
-    kernel = SquaredExponential(lengthscales, scale * math.exp(best[-2]))
-    return condition(kernel, scale * math.exp(best[-1]), x, y, prior_mean)
-
-
-def _search(x: Floats, residuals: Floats, box: Floats, num_lengthscales: int) -> Floats:
-    """Return the logarithms of the most likely hyper-parameters, shape (num_lengthscales + 2,)."""
-
-    def loss(logs: Floats) -> tuple[float, Floats]:
-        lengthscales = np.ones(x.shape[1]) * np.exp(logs[:num_lengthscales])
-        kernel = SquaredExponential(lengthscales, math.exp(logs[-2]))
-        value, slopes = log_marginal_likelihood(kernel, math.exp(logs[-1]), x, residuals)
-        if num_lengthscales == 1:
-            slopes = np.array([slopes[:-2].sum(), slopes[-2], slopes[-1]])
-        return -value, -slopes
-
-    best: Floats | None = None
-    least = math.inf
-    for lengthscale, noise in _STARTS:
-        start = np.log([lengthscale] * num_lengthscales + [1.0, noise])
-        start = np.clip(start, box[:, 0], box[:, 1])
-        if len(x) == 0:
-            return start
-        try:
-            found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=box)
-        except FactorizationError:
-            continue
-        if found.fun < least:
-            best, least = np.clip(found.x, box[:, 0], box[:, 1]), float(found.fun)
-    if best is None:
-        raise FactorizationError("no hyper-parameters within the bounds have a likelihood")
-    return best

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.mechanisms.cosine import cosines_of_turns
 from strategies.mechanisms.finite_arrays import finite_matrix, finite_vector
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.mechanisms.rng import Stream
@@ -76,16 +77,16 @@ class RandomFeatures:
 
     def values(self, points: Floats) -> Floats:
         """Return phi, shape (n, M), at points of shape (n, D)."""
-        cosines = np.cos(self._angles(points))
+        cosines = cosines_of_turns(self._turns(points))
         cosines *= self._scales(cosines)[:, None]
         return cosines
 
     def gradients(self, points: Floats) -> Floats:
         """Return d phi_m / d x_d, shape (n, M, D), at points of shape (n, D)."""
-        angles = self._angles(points)
-        cosines = np.cos(angles)
+        turns = self._turns(points)
+        cosines = cosines_of_turns(turns)
         scales = self._scales(cosines)[:, None, None]
-        slopes = -np.sin(angles)[:, :, None] * self.frequencies
+        slopes = -cosines_of_turns(turns - 0.25)[:, :, None] * self.frequencies
         if self.unit_length:
             norms = np.linalg.norm(cosines, axis=1)[:, None]
             directions = cosines / norms
@@ -95,11 +96,12 @@ class RandomFeatures:
 
     def combine(self, points: Floats, weights: Floats) -> tuple[Floats, Floats]:
         """Return phi(x)^T w and its gradient in x, shapes (n,) and (n, D), for w of shape (M,)."""
-        angles = self._angles(points)
-        cosines = np.cos(angles)
+        turns = self._turns(points)
+        cosines = cosines_of_turns(turns)
         sums = cosines @ weights
         scales = self._scales(cosines)
-        slopes = np.sin(angles)
+        turns -= 0.25
+        slopes = cosines_of_turns(turns)
         if self.unit_length:
             # The length of phi depends on x too: what points along phi has no slope.
             shares = sums / np.einsum("nm,nm->n", cosines, cosines)
@@ -108,9 +110,12 @@ class RandomFeatures:
             slopes *= weights
         return scales * sums, -scales[:, None] * (slopes @ self.frequencies)
 
-    def _angles(self, points: Floats) -> Floats:
+    def _turns(self, points: Floats) -> Floats:
+        """Return the angles of the cosines, shape (n, M), in turns."""
         points = finite_matrix("points", points, self.num_dimensions)
-        return np.asarray(points @ self.frequencies.T + self.phases)
+        turns = points @ (self.frequencies.T / (2.0 * math.pi))
+        turns += self.phases / (2.0 * math.pi)
+        return np.asarray(turns)
 
     def _scales(self, cosines: Floats) -> Floats:
         """Return the factor, shape (n,), from cosines to features."""

@@ -1,4 +1,4 @@
-"""The algorithm: against an independent program without noise, and its privacy's arithmetic."""
+"""The algorithm, step by step: what is drawn, sent, sampled, released and queried."""
 
 import dataclasses
 import itertools
@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from strategies.dp_fts_de import algorithm
 from strategies.dp_fts_de.algorithm import AgentStreams, Broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
-from strategies.dp_fts_de.shared_function import SharedFunction
 from strategies.mechanisms.cholesky import FactorizationError
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
@@ -35,54 +32,6 @@ def history(agent: int, n: int = 12, dimension: int = 2) -> tuple[np.ndarray, np
     rng = np.random.default_rng(agent)
     points = rng.random((n, dimension))
     return points, np.sin(4.0 * points[:, 0] + 0.1 * agent) - (points[:, -1] - 0.4) ** 2
-
-
-def independent_fts(
-    parameters: DpFtsDeParameters, agents: list[tuple[np.ndarray, np.ndarray]], grid: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """FTS without noise, from its formulas: the averaged weights, and the function on a grid."""
-    shared = algorithm.build_features(parameters)
-    s, b = shared.frequencies, shared.phases  # type: ignore[attr-defined]
-
-    def phi(x: np.ndarray) -> np.ndarray:
-        rows = np.array(
-            [[math.cos(sum(sm * xi) + bm) for sm, bm in zip(s, b, strict=True)] for xi in x]
-        )
-        return rows / np.sqrt((rows**2).sum(axis=1))[:, None]
-
-    means = []
-    for x, y in agents:
-        features = phi(x)
-        sigma = features.T @ features + parameters.regularizer * np.eye(len(b))
-        means.append(np.linalg.inv(sigma) @ features.T @ y)
-    average = sum(means) / len(means)
-    return average, phi(grid) @ average
-
-
-def test_without_noise_clipping_and_sub_regions_it_is_fts() -> None:
-    parameters = make(
-        noise_multiplier=0.0, clipping_norm=None, standardize=False, num_random_features=30
-    )
-    agents = [history(n) for n in range(parameters.num_agents)]
-    ticks = np.linspace(0.0, 1.0, 81)
-    grid = np.array(list(itertools.product(ticks, ticks)))
-    expected, on_grid = independent_fts(parameters, agents, grid)
-    vectors = [algorithm.draw_vector(parameters, x, y, streams().open("vector")) for x, y in agents]
-    sampled = algorithm.sample_agents(parameters, streams().open("cohort"))
-    assert sampled == list(range(6))
-    noise = streams().open("noise")
-    released = algorithm.release_sums(parameters, 1, sampled, vectors, noise)
-    assert released.shape == (1, 30)
-    np.testing.assert_allclose(released[0], expected, rtol=0, atol=1e-9 * np.abs(expected).max())
-    broadcast = Broadcast(released, 1)
-    for n, (x, y) in enumerate(agents):
-        point, is_shared = algorithm.choose_query(parameters, x, y, broadcast, streams(2, n))
-        assert is_shared
-        function = SharedFunction(
-            algorithm.build_features(parameters), expected[None], parameters.boxes
-        )
-        assert function.values(point[None])[0] >= on_grid.max() - 1e-12
-        assert np.abs(point - grid[np.argmax(on_grid)]).max() <= 1.0 / 80
 
 
 def whiten(parameters: DpFtsDeParameters, x: np.ndarray, y: np.ndarray, draws: np.ndarray):  # type: ignore[no-untyped-def]
@@ -152,44 +101,6 @@ def test_an_empty_round_releases_noise_of_the_same_size() -> None:
         assert math.isclose(
             algorithm.release_mechanism(chosen, 1).noise_std, c * 22.0 / 0.35, rel_tol=1e-12
         )
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.sampled_from([1, 2, 4, 8]),
-    st.integers(1, 9),
-    st.integers(1, 60),
-    st.floats(0.05, 1.0),
-    st.integers(0, 2**32),
-)
-def test_one_agent_moves_all_sums_together_by_the_sensitivity_at_most(
-    num_subregions: int, num_agents: int, server_round: int, sample_rate: float, seed: int
-) -> None:
-    parameters = make(
-        num_agents=num_agents,
-        num_subregions=num_subregions,
-        sample_rate=sample_rate,
-        clipping_norm=3.0,
-        noise_multiplier=0.0,
-        num_random_features=7,
-    )
-    rng = np.random.default_rng(seed)
-    vectors = list(rng.normal(size=(num_agents, 7)) * 10.0 ** rng.uniform(-3, 3, (num_agents, 1)))
-    everybody = list(range(num_agents))
-    largest = algorithm.weigh_agents(parameters, server_round).largest[:, None]
-    none = streams().open("noise")
-    whole = algorithm.release_sums(parameters, server_round, everybody, vectors, none) / largest
-    bound = algorithm.release_mechanism(parameters, server_round).sensitivity.value
-    moves = []
-    for absent in everybody:
-        others = [n for n in everybody if n != absent]
-        rest = [vectors[n] for n in others]
-        without = algorithm.release_sums(parameters, server_round, others, rest, none) / largest
-        moves.append(float(np.linalg.norm(whole - without)))
-    assert max(moves) <= bound * (1.0 + 1e-9)
-    assert bound <= 3.0 / sample_rate * (1.0 + 1e-12)
-    if all(np.linalg.norm(each) > 3.0 for each in vectors):
-        assert max(moves) >= bound * (1.0 - 1e-9)
 
 
 def test_vectors_are_clipped_at_the_server_again_and_bad_ones_are_zero() -> None:

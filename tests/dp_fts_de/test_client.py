@@ -1,5 +1,6 @@
 """The agent: one query a round, the same bytes again, and nothing private beside the vector."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -15,7 +16,8 @@ from strategies.dp_fedpaq.messages import REFUSED, model_record
 from strategies.dp_fts_de import DpFtsDeParameters, ParameterError
 from strategies.dp_fts_de.algorithm import Broadcast, clip_vector, draw_vector, read_broadcast
 from strategies.dp_fts_de.client import train
-from strategies.dp_fts_de.messages import Progress, pack_vector, parse_reply, unpack_vector
+from strategies.dp_fts_de.messages import pack_vector, parse_reply, unpack_vector
+from strategies.dp_fts_de.progress import Progress
 from strategies.mechanisms.rng import SecretStream
 from tests.dp_fts_de.agents import (
     Memory,
@@ -195,11 +197,14 @@ def test_rounds_that_were_missed_are_not_made_up() -> None:
 
 
 def refusal(agent: Agent, message: Message, **arguments: Any) -> str:
-    before = list(agent.memory.observations)
+    before, entry = list(agent.memory.observations), agent.memory.entry
+    count = len(agent.points)
     reply = agent.answer(message, **arguments)
     assert reply.has_error()
+    assert not reply.has_content()
     assert reply.error.code == REFUSED
-    assert agent.memory.observations == before
+    assert (agent.memory.observations, agent.memory.entry) == (before, entry)
+    assert len(agent.points) == count
     return reply.error.reason
 
 
@@ -216,9 +221,10 @@ def test_earlier_rounds_and_other_requests_of_a_round_are_refused() -> None:
 def test_parameters_and_terms_hold_for_the_run() -> None:
     parameters, agent = make_parameters(), Agent()
     run_rounds(parameters, agent, range(1, 2))
-    changed = "parameters changed within a run"
+    changed = "parameters or number changed within a run"
     assert refusal(agent, make_request(make_parameters(clipping_norm=9.0), 2)) == changed
     assert refusal(agent, make_request(parameters, 2), terms="other") == changed
+    assert refusal(agent, make_request(parameters, 2, agent=3)) == changed
     assert not agent.answer(make_request(parameters, 2)).has_error()
 
 
@@ -277,6 +283,11 @@ def test_a_malformed_request_is_refused(changes: dict[str, Any]) -> None:
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([2.0])},
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([-1])},
         {"broadcast": np.zeros((1, 20)), "release-round": np.array([1, 2])},
+        {"broadcast": np.zeros((1, 21)), "release-round": np.array([2])},
+        {"broadcast": np.zeros((2, 20)), "release-round": np.array([2])},
+        {"broadcast": np.zeros((1, 2000)), "release-round": np.array([2])},
+        {"broadcast": np.full((1, 20), math.inf), "release-round": np.array([2])},
+        {"broadcast": np.zeros((1, 20)), "release-round": np.array([3])},
     ],
 )
 def test_a_malformed_broadcast_is_refused(arrays: dict[str, np.ndarray]) -> None:
@@ -286,6 +297,53 @@ def test_a_malformed_broadcast_is_refused(arrays: dict[str, np.ndarray]) -> None
     message = changed_request()
     message.content = RecordDict({"config": message.content["config"]})
     assert refusal(Agent(), message) == "request refused by the agent"
+
+
+def test_a_vector_is_given_in_the_rounds_of_the_parameters_only() -> None:
+    few = make_parameters(release_rounds=(1, 3))
+    for t, changes, allowed in (
+        (2, {}, False),
+        (3, {}, True),
+        (4, {}, False),
+        (2, {"upload": "all"}, True),
+        (1, {"control": "no_sharing"}, False),
+        (1, {"control": "no_sharing", "upload": "all"}, False),
+    ):
+        parameters = dataclasses.replace(few, **changes)
+        if allowed:
+            assert content(Agent().answer(make_request(parameters, t)))[0] is not None
+        else:
+            assert refusal(Agent(), make_request(parameters, t)) == "request refused by the agent"
+        assert content(Agent().answer(make_request(parameters, t, upload=False)))[0] is None
+
+
+def test_a_broadcast_is_of_a_round_that_releases() -> None:
+    parameters = make_parameters(release_rounds=(1, 3))
+    for release_round, allowed in ((1, True), (2, False), (3, True)):
+        shared = broadcast(parameters, release_round)
+        request = make_request(parameters, 4, broadcast=shared, upload=False)
+        if allowed:
+            content(Agent().answer(request))
+        else:
+            assert refusal(Agent(), request) == "request refused by the agent"
+
+
+@pytest.mark.parametrize("error", [np.linalg.LinAlgError, ValueError, FloatingPointError])
+def test_whatever_fails_in_a_fit_gives_a_random_query_and_zero(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **more: Any) -> Any:
+        raise error("private")
+
+    agent, parameters = Agent(), make_parameters(randomness="secret")
+    content(agent.answer(make_request(parameters)))
+    for name in ("choose_query", "draw_vector"):
+        monkeypatch.setattr(f"strategies.dp_fts_de.client.{name}", fail)
+    vector, progress = content(agent.answer(make_request(parameters, 2)))
+    assert vector is not None
+    assert not unpack_vector(vector, 20).any()
+    assert progress is None
+    assert len(agent.points) == 5
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "secret"])
@@ -375,6 +433,62 @@ def test_a_seeded_run_tells_how_far_the_agent_is() -> None:
         assert progress.clipped == 1.0
     told = leaves(Agent().answer(make_request(make_parameters())))["metrics"]
     assert "simple-regret" not in told
+
+
+def test_a_seeded_run_tells_what_the_round_brought() -> None:
+    agent, parameters = Agent(), make_parameters(use_broadcast="fresh")
+    seen = 0
+    # The broadcast of round 1 is fresh in round 2 only.
+    for t, release_round, is_shared in ((1, 0, False), (2, 1, True), (3, 1, False), (5, 4, True)):
+        shared = broadcast(parameters, release_round) if release_round else None
+        before = agent.values()
+        _, told = content(agent.answer(make_request(parameters, t, broadcast=shared)))
+        assert told is not None
+        assert len(told.values) == (4 if t == 1 else 1)
+        assert [np.array(point).tolist() for point in told.points] == [
+            point.tolist() for point in agent.points[seen:]
+        ]
+        assert list(told.values) == agent.values()[seen:]
+        assert told.value == told.values[-1]
+        assert told.best_before == (max(before) if before else None)
+        assert told.is_shared is is_shared
+        seen = len(agent.points)
+
+
+@pytest.mark.parametrize("killed", [2, 4, 5, 6])
+@pytest.mark.parametrize("before_evaluating", [True, False])
+def test_a_killed_agent_tells_the_same_of_its_round(killed: int, before_evaluating: bool) -> None:
+    """Killed in the n-th evaluation, or after it and before its value is of any use."""
+    parameters = make_parameters()
+
+    def ask(agent: Agent, t: int) -> tuple[bytes | None, Progress | None]:
+        shared = broadcast(parameters, t - 1, t) if t > 1 else None
+        return content(agent.answer(make_request(parameters, t, broadcast=shared)))
+
+    class Dying(Memory):
+        def add_observation(self, observation: Any) -> None:
+            super().add_observation(observation)
+            if len(self.observations) == killed and not before_evaluating:
+                raise KeyboardInterrupt
+
+    unharmed, agent = Agent(), Agent()
+    if before_evaluating:
+        agent.kill_at = killed
+    agent.memory = Dying()
+    deaths = 0
+    for t in (1, 2, 3):
+        expected = ask(unharmed, t)
+        try:
+            found = ask(agent, t)
+        except KeyboardInterrupt:
+            deaths += 1
+            agent.kill_at = None
+            found = ask(agent, t)
+        assert found == expected
+        assert found == ask(agent, t)
+        assert found[1] is not None
+        assert found[1].is_shared is (t > 1)
+    assert deaths == 1
 
 
 def test_every_release_is_charged_whether_or_not_the_agent_uploads() -> None:

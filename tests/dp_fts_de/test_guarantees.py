@@ -1,9 +1,11 @@
 """The rows of privacy.json: the other agents first, then the server, which is trusted."""
 
+import re
 from typing import Any
 
 import pytest
 
+from strategies.dp_fts_de.algorithm import release_mechanism
 from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.mechanisms.accounting import compute_epsilon
@@ -109,19 +111,44 @@ def test_what_it_rests_on_is_said() -> None:
             assert word in text(**changes)
     assert "secret samples" not in text()
     sampled = text(sample_rate=0.35)
-    assert "fixed deadline" in sampled
+    assert "deadline" in sampled
     assert "upload=all makes" in sampled
     exposed = compute_epsilon(make().describe_releases(4, 2.0), 1e-5)
-    assert f"epsilon {exposed:.4g} instead" in sampled
+    assert f"epsilon is {exposed:.4g} instead" in sampled
     everybody = text(sample_rate=0.35, upload="all")
     assert "secret samples" in everybody
     assert "upload=all makes" not in everybody
+
+
+def test_what_leaves_an_agent_is_its_vector_and_in_a_simulation_what_it_reports() -> None:
+    assert "nothing but its vector leaves an agent" in text()
+    assert "stay on the device" in text()
+    simulated = text(randomness="seeded")
+    assert "agents also report values" in simulated
+    assert "stay on the device" not in simulated
+
+
+@pytest.mark.parametrize("rounds", [(), (3, 12, 25), (50,)])
+@pytest.mark.parametrize("mode", ["sound", "paper"])
+def test_what_is_said_of_sensitivity_holds_for_every_release(
+    rounds: tuple[int, ...], mode: str
+) -> None:
+    changes = {"num_subregions": 4, "release_rounds": rounds, "mode": mode, "clipping_norm": 3.0}
+    (said,) = re.findall(r"move together by at most (\S+) times", text(**changes))
+    parameters = make(**changes)
+    factors = [
+        release_mechanism(parameters, t).sensitivity.value / 3.0 for t in (rounds or range(1, 80))
+    ]
+    assert float(said) == pytest.approx(max(factors), rel=1e-5)
 
 
 def test_nobody_shares_nothing_is_spent() -> None:
     found = row(num_releases=0, control="no_sharing", noise_multiplier=0.0)
     assert found.epsilon == 0.0
     assert found.valid
+    said = "\n".join(found.assumptions)
+    assert "nothing leaves an agent" in said
+    assert "timing" in said
     assert describe_noise(make(control="no_sharing")) == {"sensitivity": None, "noise_std": None}
 
 

@@ -1,5 +1,6 @@
 """The server: what it sums and releases, when it does not, and what it tells of a run."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -9,12 +10,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from scipy import stats
 
 from fl_app.engines.in_process import run_in_process
 from strategies import DpFtsDe
 from strategies.dp_fedpaq.messages import REFUSED
 from strategies.dp_fts_de import ParameterError
-from strategies.dp_fts_de.algorithm import release_sums
+from strategies.dp_fts_de.algorithm import release_mechanism, release_sums, weigh_agents
 from strategies.dp_fts_de.client import train
 from strategies.dp_fts_de.messages import (
     UPLOAD_TYPE,
@@ -168,6 +170,34 @@ def test_when_everything_is_lost_noise_is_released_and_epsilon_stays() -> None:
     assert expected.any()
 
 
+@pytest.mark.parametrize("change", [None, drop_all])
+def test_a_round_in_which_nothing_is_summed_releases_noise_of_the_right_size(
+    change: Change | None,
+) -> None:
+    """Nobody is sampled, or nothing arrives; in secret. False positives: 1e-6 each."""
+    q = 1e-12 if change is None else 1.0
+    run = Run(
+        2,
+        change=change,
+        randomness="secret",
+        sample_rate=q,
+        num_subregions=4,
+        num_random_features=10_000,
+        clipping_norm=22.0,
+        noise_multiplier=1.6,
+    ).start()
+    assert run.rows[0].own["num_uploaded"] == 0
+    released, weights = run.broadcasts[0], weigh_agents(run.strategy.parameters, 1)
+    assert released is not None
+    # Five agents in four boxes, a_1 = 16: c_1 is .5 up to 1e-12.
+    white = released / (1.6 * 0.5 * weights.largest[:, None] * 22.0 / q)
+    low, high = stats.chi2.ppf(5e-7, white.size), stats.chi2.isf(5e-7, white.size)
+    squares = float((white**2).sum())
+    assert low <= squares <= high
+    for twin in (0.95, 1.05):
+        assert not low <= twin**2 * squares <= high
+
+
 def test_a_lost_message_is_a_zero_and_the_order_of_the_others_does_not_matter() -> None:
     def lose(replies: list[Message]) -> list[Message]:
         return [each for each in reversed(replies) if each.metadata.src_node_id != 1_000_002]
@@ -312,6 +342,38 @@ def test_seeded_runs_tell_how_far_the_agents_are_and_secret_ones_do_not() -> Non
         assert dict(reply.content["metrics"].items()) == {"num-examples": 1}
 
 
+def test_signals_are_told_in_seeded_runs_where_there_are_some() -> None:
+    run = Run(5, release_rounds=(1, 3), num_subregions=2, sample_rate=0.5).start()
+    parameters = run.strategy.parameters
+    for row in run.rows:
+        t, told = row.server_round, own(row)
+        if t not in (1, 3):
+            assert told["signal_to_noise"] is None
+        else:
+            silent = dataclasses.replace(parameters, noise_multiplier=0.0)
+            uploads, none = run.uploads(t), SeededStream(b"")
+            sums = release_sums(silent, t, list(uploads), list(uploads.values()), none)
+            in_units = sums / weigh_agents(parameters, t).largest[:, None]
+            expected = np.linalg.norm(in_units) / release_mechanism(parameters, t).noise_std
+            assert told["signal_to_noise"] == pytest.approx(expected / math.sqrt(40), rel=1e-9)
+        agents = [
+            progress
+            for reply in run.grid.replies
+            if reply.metadata.group_id == str(t) and (progress := parse_reply(reply)[1])
+        ]
+        assert len(agents) == 5
+        assert all(each.is_shared is (t in (2, 4)) for each in agents)
+        if t in (2, 4):
+            gains = [each.value - (each.best_before or math.nan) for each in agents]
+            assert told["sharing_gain"] == pytest.approx(np.mean(gains), rel=1e-12)
+        else:
+            assert told["sharing_gain"] is None
+    silent_run = Run(3, noise_multiplier=0.0).start()
+    assert [own(row)["signal_to_noise"] for row in silent_run.rows] == [None] * 3
+    apart = Run(3, control="no_sharing").start()
+    assert {own(row)["sharing_gain"] for row in apart.rows} == {None}
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, [1.0]])
 def test_a_boast_that_is_no_number_is_not_believed(value: Any) -> None:
     def boast(replies: list[Message]) -> list[Message]:
@@ -364,16 +426,59 @@ def test_a_run_that_goes_on_for_longer_keeps_its_noise_and_its_target() -> None:
     assert second.strategy.tally.num_releases == 2
     assert second.strategy.epsilon() == first.strategy.epsilon()
     assert all(row.num_replies == 5 for row in second.rows)
-    other = Run(5, noise_multiplier=0.5)
-    other.strategy.import_state(first.strategy.export_state())
-    with pytest.raises(ParameterError, match="noise_multiplier"):
-        other.start()
+    # Releases of another kind would be counted with the wrong epsilon.
+    for changes in ({"noise_multiplier": 0.5}, {"target_epsilon": 2.0, "sample_rate": 0.5}):
+        other = Run(5, **{"noise_multiplier": None, **changes})
+        other.strategy.import_state(first.strategy.export_state())
+        with pytest.raises(ParameterError, match=list(changes)[-1]):
+            other.start()
+
+
+def test_a_run_that_goes_on_without_a_node_keeps_the_numbers_of_the_others() -> None:
+    def nodes_of(run: Run) -> dict[int, int]:
+        return {m.metadata.dst_node_id: m.content["config"]["agent"] for m in run.grid.requests}
+
+    first = Run(2).start()
+    state = json.loads(json.dumps(first.strategy.export_state()))
+    connected = [1_000_000, 1_000_001, 1_000_003, 1_000_004]
+    second = Run(4)
+    second.grid = first.grid
+    second.grid.requests.clear()
+    second.grid.get_node_ids = lambda: connected  # type: ignore[method-assign]
+    second.strategy.import_state(state)
+    second.strategy.on_round = lambda row, _: second.rows.append(row) or connected.append(1_000_002)
+    second.start(first_round=3, arrays=first.rows[-1].arrays)
+    assert nodes_of(second) == {1_000_000 + n: n for n in range(5)}
+    assert [row.num_replies for row in second.rows] == [4, 5]
+
+    replaced = Run(4)
+    replaced.strategy.import_state(state)
+    replaced.grid.get_node_ids = lambda: [*connected[:4], 7]  # type: ignore[method-assign]
+    replaced.strategy.prepare_run(replaced.grid, broadcast_record(None), 4)
+    found = replaced.strategy.configure_train(
+        3, broadcast_record(None), ConfigRecord(), replaced.grid
+    )
+    assert [m.content["config"]["agent"] for m in found] == [0, 1, 2, 3, 4]
+    assert found[2].metadata.dst_node_id == 7
 
 
 @pytest.mark.parametrize("state", [{}, {"tally": {}}, [], None, {"tally": {}, "num_agents": 3}])
 def test_another_state_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="state of a strategy"):
         Run().strategy.import_state(state)
+    whole = Run(num_agents=5).strategy.export_state()
+    for numbers in (
+        None,
+        {},
+        [1],
+        [[1]],
+        [[1, 0], [2, 0]],
+        [[1, 0], [1, 2]],
+        [[1, -1]],
+        [[1, 0.0]],
+    ):
+        with pytest.raises(ValueError, match="state of a strategy"):
+            Run().strategy.import_state({**whole, "numbers": numbers})
     with pytest.raises(ParameterError, match="num_agents"):
         Run(num_agents=4).strategy.import_state(Run(num_agents=5).strategy.export_state())
 

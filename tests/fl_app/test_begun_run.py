@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_app import federated_run, hydra_jobs
+from fl_app import federated_run, run_inputs
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
@@ -269,13 +269,13 @@ def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     words = ["data=mnist_writers", "num_clients=539", "data.root=mine", "data.writer_labels=~/x"]
-    data = hydra_jobs._with_absolute_paths(compose_settings(words)).data
+    data = run_inputs.with_absolute_paths(compose_settings(words)).data
     assert (data.root, data.writer_labels) == (str(tmp_path / "mine"), str(tmp_path / "x"))
     words = ["data=hugging_face", "data.features=image", "data.root=org/set", "data.download=true"]
     named = compose_settings(words)
-    assert hydra_jobs._with_absolute_paths(named).data.root == "org/set"
+    assert run_inputs.with_absolute_paths(named).data.root == "org/set"
     (tmp_path / "org" / "set").mkdir(parents=True)
-    found = hydra_jobs._with_absolute_paths(named).data.root
+    found = run_inputs.with_absolute_paths(named).data.root
     assert found == str(tmp_path / "org" / "set")
 
 

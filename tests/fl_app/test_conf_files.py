@@ -14,20 +14,36 @@ from fl_app.config import compose_config, compose_settings, settings_from
 from fl_app.data import SOURCES, DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.models import MODELS, ModelSettings
+from fl_app.objectives import OBJECTIVES, ObjectiveSettings
 from fl_app.published import PublishedSettings
 from fl_app.registry import METHODS
-from fl_app.settings import EngineSettings, NissSettings, RunSettings, StrategySettings
+from fl_app.settings import EngineSettings, RunSettings
+from fl_app.strategy_settings import (
+    NissSettings,
+    StrategySettings,
+    TrainingSettings,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONF = find_conf()
 FILES = sorted(CONF.rglob("*.yaml"))
 GROUPS = {
     group: sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-    for group in ("strategy", "data", "model", "engine", "experiment")
+    for group in ("strategy", "data", "model", "objective", "engine", "experiment")
+}
+SEARCHES = ["dp_fts", "dp_fts_de", "dp_fts_de_paper", "fts", "fts_de", "thompson_sampling"]
+TRAININGS = [name for name in GROUPS["strategy"] if name not in SEARCHES]
+# What a search needs beside each objective's file.
+NEEDED = {
+    "user": [
+        "objective.path=package.module:function",
+        "objective.search_space=[{name: x, kind: float, low: 0.0, high: 1.0}]",
+    ],
+    "local_training": ["data=mnist_writers"],
 }
 
 
-@pytest.mark.parametrize("strategy", GROUPS["strategy"])
+@pytest.mark.parametrize("strategy", TRAININGS)
 def test_every_combination_of_files_composes(strategy):
     for model, engine in itertools.product(GROUPS["model"], GROUPS["engine"]):
         choices = [f"strategy={strategy}", f"model={model}", f"engine={engine}"]
@@ -35,6 +51,18 @@ def test_every_combination_of_files_composes(strategy):
         made = compose_settings(choices)
         assert isinstance(made, RunSettings)
         assert (made.model.name, made.engine.name) == (model, engine)
+
+
+@pytest.mark.parametrize("strategy", SEARCHES)
+def test_every_combination_of_a_search_composes(strategy):
+    for objective, engine in itertools.product(GROUPS["objective"], GROUPS["engine"]):
+        choices = [f"strategy={strategy}", f"objective={objective}", f"engine={engine}"]
+        made = compose_settings([*choices, *NEEDED.get(objective, [])])
+        assert made.search is not None
+        assert (made.objective.name, made.engine.name) == (objective, engine)
+        assert made.num_clients is None
+    # One that is ready to run beside the method alone.
+    assert compose_settings([f"strategy={strategy}"]).objective.name == "synthetic"
 
 
 @pytest.mark.parametrize("data", GROUPS["data"])
@@ -49,7 +77,7 @@ def test_every_experiment_composes_by_itself_and_with_every_other_file(experimen
     # What was published is the setting of one strategy, and need not fit another.
     strategies = () if experiment.startswith(("dp_fedpaq_", "niss_")) else ("strategy",)
     for group in (*strategies, "data", "model", "engine"):
-        for name in GROUPS[group]:
+        for name in TRAININGS if group == "strategy" else GROUPS[group]:
             path = ["model.path=package.module:build"] if (group, name) == ("model", "user") else []
             made = compose_settings([f"experiment={experiment}", f"{group}={name}", *path])
             chosen = getattr(made, group)
@@ -62,8 +90,7 @@ def test_the_names_of_files_methods_and_folders_agree():
     methods = set(METHODS)
     assert methods == set(get_args(method_type))
     folders = {path.parent.name for path in (REPOSITORY / "strategies").glob("*/server.py")}
-    # DP-FTS-DE is a strategy for one's own apps; the application does not offer it yet.
-    assert methods == folders - {"dp_fts_de"}
+    assert methods == folders
     assert methods <= set(GROUPS["strategy"])
     for name in GROUPS["strategy"]:
         method = compose_config([f"strategy={name}"]).strategy.name
@@ -74,6 +101,7 @@ def test_the_names_of_files_methods_and_folders_agree():
     assert {name for name, source in sources.items() if name == source} == set(SOURCES)
     assert set(sources.values()) == set(SOURCES)
     assert set(GROUPS["model"]) == set(MODELS)
+    assert set(GROUPS["objective"]) == set(OBJECTIVES)
     assert set(GROUPS["engine"]) == set(get_args(get_type_hints(EngineSettings)["name"]))
 
 
@@ -83,7 +111,8 @@ def test_conf_gives_every_key_that_the_settings_have():
     made = dataclasses.asdict(settings_from(composed))
     # How a run is started is not among its settings.
     written = {key for key in composed if key not in ("hydra", "resume")}
-    assert written == set(made)
+    assert written | {"objective"} == set(made)
+    assert made["objective"] is None
     for name in GROUPS["strategy"]:
         values = compose_config([f"strategy={name}"]).strategy
         kind = StrategySettings.choose(values)
@@ -92,6 +121,10 @@ def test_conf_gives_every_key_that_the_settings_have():
         for name in GROUPS[group]:
             chosen = compose_config([f"{group}={name}"])[group]
             assert set(chosen) == {f.name for f in dataclasses.fields(kind)}
+    for name in GROUPS["objective"]:
+        values = compose_config([f"objective={name}"]).objective
+        kind = ObjectiveSettings.choose(values)
+        assert set(values) == {f.name for f in dataclasses.fields(kind)}
     for name in GROUPS["engine"]:
         chosen = compose_config([f"engine={name}"]).engine
         assert set(chosen) == {f.name for f in dataclasses.fields(EngineSettings)}
@@ -135,7 +168,7 @@ def test_a_key_without_comment_is_found():
 def test_comments_name_the_allowed_words():
     """Each word of a Literal stands in the comment of its key, or in the lines below it."""
     files = {
-        StrategySettings: "strategy/dp_fedpaq.yaml",
+        TrainingSettings: "strategy/dp_fedpaq.yaml",
         NissSettings: "strategy/niss.yaml",
         RunSettings: "config.yaml",
     }

@@ -21,8 +21,8 @@ from fl_app.run_config import to_yaml
 CONF = find_conf()
 
 STRATEGIES = (
-    "dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_sgd, fedavg, fedpaq, fedprox, niss, niss_dp_fedavg, "
-    "niss_paper"
+    "dp_fedavg, dp_fedpaq, dp_fedpaq_paper, dp_fts, dp_fts_de, dp_fts_de_paper, dp_sgd, fedavg, "
+    "fedpaq, fedprox, fts, fts_de, niss, niss_dp_fedavg, niss_paper, thompson_sampling"
 )
 
 

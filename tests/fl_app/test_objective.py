@@ -136,7 +136,7 @@ def test_names_agree():
 
 
 def compose(name, *overrides):
-    composed = compose_config([f"+objective={name}", *overrides])
+    composed = compose_config([f"objective={name}", *overrides])
     return OmegaConf.to_container(composed.objective)
 
 

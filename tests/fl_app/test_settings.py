@@ -12,14 +12,15 @@ from fl_app.config import compose_settings
 from fl_app.data import DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError
-from fl_app.hydra_jobs import check_data
 from fl_app.models import ModelSettings
 from fl_app.registry import METHODS, build_strategy
 from fl_app.run_config import build_settings, read_run_config, read_run_settings, to_yaml
-from fl_app.settings import BudgetSettings, EngineSettings, RunSettings, StrategySettings
+from fl_app.run_inputs import check_data
+from fl_app.settings import BudgetSettings, EngineSettings, RunSettings
+from fl_app.strategy_settings import StrategySettings, TrainingSettings
 from fl_app.structure import build
 
-STRATEGY = StrategySettings(name="dp_fedpaq", target_epsilon=8.0, local_steps=8, num_levels=100)
+STRATEGY = TrainingSettings(name="dp_fedpaq", target_epsilon=8.0, local_steps=8, num_levels=100)
 
 
 def make(strategy: dict | None = None, **top) -> RunSettings:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_app import federated_run
+from fl_app import recorded_run
 from fl_app.device_state import FolderState
 from tests.conftest import REPOSITORY, Outcome
 from tests.integration.launcher import Launcher, new_launcher
@@ -96,7 +96,7 @@ def test_a_twin_that_forgets_nothing_is_caught(
     written: list[tuple[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(federated_run, "forget_keys", lambda _: True)
+    monkeypatch.setattr(recorded_run, "forget_keys", lambda _: True)
     outcome = run(*RUN)
     assert where(outcome.folder, secrets_of(written)) & {"devices.sqlite", "devices.sqlite-wal"}
 
@@ -109,7 +109,7 @@ def test_keys_that_stay_in_the_log_are_told_of(
     words = "deleted keys are still in the log of"
     run(*RUN)
     assert words not in caplog.text
-    monkeypatch.setattr(federated_run, "forget_keys", lambda _: False)
+    monkeypatch.setattr(recorded_run, "forget_keys", lambda _: False)
     run(*RUN)
     assert words in caplog.text
 

@@ -67,7 +67,7 @@ def test_a_prior_mean_is_added_to_the_posterior_of_the_residuals():
 def test_gradients_are_finite_differences(n, prior_mean):
     x, y = data(n)
     process = condition(kernel(), 0.05, x, y, prior_mean)
-    draw = process.draw_function(SeededStream(b"d"), num_features=40)
+    draw = process.draw_function(SeededStream(b"d"), num_waves=20)
     for function in (process.mean_function(), draw):
         for where in data(3, seed=2)[0]:
             error = check_grad(
@@ -104,7 +104,7 @@ def test_a_draw_is_one_fixed_function():
     )
 
 
-def whitened_draws(num_draws, num_features, noise_factor=1.0):
+def whitened_draws(num_draws, num_waves, noise_factor=1.0):
     """Draw posterior functions; return their values, whitened by the exact posterior."""
     x, y = data(6, seed=4)
     where = np.array([[0.5, 0.5], [0.1, 0.9], [2.0, 2.0], x[0]])
@@ -115,7 +115,7 @@ def whitened_draws(num_draws, num_features, noise_factor=1.0):
     mean, covariance = process.mean_function().values(where), process.covariance(where)
     root = np.linalg.cholesky(covariance)
     stream = SeededStream(b"draws")
-    draws = [told.draw_function(stream, num_features).values(where) for _ in range(num_draws)]
+    draws = [told.draw_function(stream, num_waves).values(where) for _ in range(num_draws)]
     return np.linalg.solve(root, (np.array(draws) - mean).T)
 
 
@@ -127,10 +127,10 @@ def is_white(z):
     return all(abs(t.sum()) <= bound * math.sqrt(n) * t.std() for t in moments)
 
 
-# One feature: mean and covariance over the draws are exact all the same.
-@pytest.mark.parametrize("num_features", [1, 100])
-def test_draws_have_the_posteriors_mean_and_covariance(num_features):
-    z = whitened_draws(12_000, num_features)
+# One wave: mean and covariance over the draws are exact all the same.
+@pytest.mark.parametrize("num_waves", [1, 50])
+def test_draws_have_the_posteriors_mean_and_covariance(num_waves):
+    z = whitened_draws(12_000, num_waves)
     assert is_white(z)
     assert not is_white(1.1 * z)
     assert not is_white(z + 0.08)
@@ -138,7 +138,7 @@ def test_draws_have_the_posteriors_mean_and_covariance(num_features):
 
 
 def test_a_draw_without_the_observations_noise_is_caught():
-    assert not is_white(whitened_draws(12_000, 100, noise_factor=1e-9))
+    assert not is_white(whitened_draws(12_000, 50, noise_factor=1e-9))
 
 
 def test_posterior_intervals_cover_functions_from_the_prior():

@@ -1,0 +1,404 @@
+"""Seconds of a step of DP-FTS-DE, by part, on landmine detection: 29 agents, 10 + 60 evaluations.
+
+The algorithm's pure functions run as client and server call them, without messages; the objective
+is evaluated for real. Parts are measured in processor time on one thread, so that other programs
+disturb them little; the whole run in wall time, on two processes of one agent in two each. The
+reference is scikit-learn's GaussianProcessRegressor: the same kernel, bounds and number of starts,
+fitted to the same observations. The server's sum is timed for growing numbers of agents, each with
+M = 100 numbers and P = 4 sub-regions.
+
+`--root FOLDER_WITH_LANDMINE` measures and writes bench/results/search_step.json; `--only sound`
+takes one of the settings; --table prints the tables.
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from strategies.dp_fts_de import algorithm, own_process
+from strategies.dp_fts_de.algorithm import AgentStreams, Broadcast, Floats
+from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.mechanisms.gaussian_process import GaussianProcess
+from strategies.mechanisms.rng import Randomness
+
+RESULTS = Path(__file__).parent / "results" / "search_step.json"
+NUM_AGENTS, NUM_INITIAL, ROUNDS = 29, 10, 61
+SIZES = (10, 40, 65)
+SERVER_SIZES, SERVER_ROUNDS = (250, 500, 1000, 2000), 20
+PARTS = ("fit", "draw", "maximise", "vector", "other", "server", "objective")
+# Area under the curve by Platt scaling is the published objective; by decision values it is
+# computed in an eighth of the time.
+SCORES = {"platt": "published", "decision": "default"}
+SETTINGS = {
+    "paper": DpFtsDeParameters(
+        num_agents=NUM_AGENTS,
+        dimension=2,
+        mode="paper",
+        lengthscale=0.01,
+        regularizer=1e-6,
+        standardize=False,
+        num_subregions=4,
+        initial="own_box",
+        sample_rate=0.35,
+        clipping_norm=22.0,
+        noise_multiplier=1.0,
+        upload="all",
+        upload_kind="sample",
+        use_broadcast="every_round",
+        prob_own="one_minus_inverse",
+        prior_mean=False,
+        fit_every=5,
+    ),
+    "sound": DpFtsDeParameters(
+        num_agents=NUM_AGENTS, dimension=2, noise_multiplier=3.99, release_rounds=(1, 2, 4, 8)
+    ),
+}
+Seconds = dict[str, float]
+
+
+class Stopwatch:
+    """Adds up the processor time of parts that do not contain one another."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = {}
+
+    def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with self.measure(part):
+                return function(*arguments, **named)
+
+        return timed
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.process_time() - begin
+
+    def take(self) -> Seconds:
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+class Agents:
+    """Some of the agents, with their observations, in a process of their own."""
+
+    def __init__(self, settings: str, root: str, scores: str) -> None:
+        from fl_app.objectives.landmine import Landmine
+        from fl_app.objectives.settings import LandmineSettings
+
+        self.parameters = SETTINGS[settings]
+        chosen = LandmineSettings(name="landmine", root=root, scores=scores)  # type: ignore[arg-type]
+        self.objective = Landmine(chosen, 0)
+        self.randomness = Randomness("seeded", 0)
+        self.history: dict[int, list[tuple[Floats, float]]] = {}
+
+    def step(
+        self, agent: int, server_round: int, broadcast: Broadcast | None
+    ) -> tuple[Floats, Seconds]:
+        """Run a step of an agent; return its vector and the seconds of each part."""
+        watch = Stopwatch()
+        rows = self.history.setdefault(agent, [])
+        streams = AgentStreams(self.randomness, server_round, agent)
+        with ExitStack() as stack:
+            for place, name, part in (
+                (algorithm, "fit_own_process", "fit"),
+                (GaussianProcess, "draw_function", "draw"),
+                (algorithm, "maximize", "maximise"),
+                (algorithm, "maximize_broadcast", "maximise"),
+            ):
+                timed = watch.wrap(part, getattr(place, name))
+                stack.enter_context(mock.patch.object(place, name, timed))
+            if server_round == 1:
+                chosen = algorithm.draw_initial_points(
+                    self.parameters, agent, streams.open("initial")
+                )
+            else:
+                with watch.measure("whole"):
+                    points, values = self.observed(agent)
+                    query, _ = algorithm.choose_query(
+                        self.parameters, points, values, broadcast, streams
+                    )
+                chosen = query[None]
+                parts = ("fit", "draw", "maximise")
+                own = sum(watch.seconds.get(part, 0.0) for part in parts)
+                watch.seconds["other"] = watch.seconds.pop("whole") - own
+        for point in chosen:
+            with watch.measure("objective"):
+                decoded = self.objective.space.decode(point)
+                rows.append((point, self.objective.evaluate(agent, decoded, len(rows))))
+        vector = np.zeros(self.parameters.num_random_features)
+        if self.parameters.releases_in(server_round):
+            with watch.measure("vector"):
+                drawn = algorithm.draw_vector(
+                    self.parameters, *self.observed(agent), streams.open("vector")
+                )
+                vector, _ = algorithm.clip_vector(self.parameters, drawn)
+        return vector, watch.take()
+
+    def observed(self, agent: int) -> tuple[Floats, Floats]:
+        """Return an agent's points (n, D) and values (n,)."""
+        points, values = zip(*self.history[agent], strict=True)
+        return np.array(points), np.array(values)
+
+
+def run_search(settings: str, root: str, scores: str, processes: int) -> dict[str, Any]:
+    """Run the whole search; agent n lives in process n mod `processes`."""
+    parameters, randomness = SETTINGS[settings], Randomness("seeded", 0)
+    broadcast: Broadcast | None = None
+    rows: list[dict[str, float]] = []
+    watch = Stopwatch()
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(
+                ProcessPoolExecutor(1, initializer=_start, initargs=(settings, root, scores))
+            )
+            for _ in range(processes)
+        ]
+        # The processes have started and read the data before the clock does.
+        for pool in pools:
+            pool.submit(_observe, -1).result()
+        begin = time.perf_counter()
+        for server_round in range(1, ROUNDS + 1):
+            jobs = [
+                pools[agent % processes].submit(_step, agent, server_round, broadcast)
+                for agent in range(NUM_AGENTS)
+            ]
+            replies = [job.result() for job in jobs]
+            for _, seconds in replies:
+                rows.append({"n": NUM_INITIAL + server_round - 2, **seconds})
+            if not parameters.releases_in(server_round) or server_round == ROUNDS:
+                continue
+            with watch.measure("server"):
+                sampled = algorithm.sample_agents(
+                    parameters, randomness.stream("fts-cohort", server_round)
+                )
+                released = algorithm.release_sums(
+                    parameters,
+                    server_round,
+                    sampled,
+                    [replies[agent][0] for agent in sampled],
+                    randomness.stream("fts-server-noise", server_round),
+                )
+            broadcast = Broadcast(released, server_round)
+        wall = time.perf_counter() - begin
+        found = [pools[n % processes].submit(_observe, n).result() for n in range(NUM_AGENTS)]
+    return {
+        "wall": wall,
+        "rows": rows,
+        "server": watch.seconds.get("server", 0.0),
+        "observed": found,
+        "digest": _digest(found),
+    }
+
+
+_agents: Agents | None = None
+
+
+def _start(settings: str, root: str, scores: str) -> None:
+    global _agents
+    _agents = Agents(settings, root, scores)
+
+
+def _step(agent: int, server_round: int, broadcast: Broadcast | None) -> tuple[Floats, Seconds]:
+    assert _agents is not None
+    return _agents.step(agent, server_round, broadcast)
+
+
+def _observe(agent: int) -> tuple[Floats, Floats]:
+    assert _agents is not None
+    return _agents.observed(agent) if agent >= 0 else (np.zeros((0, 2)), np.zeros(0))
+
+
+def _digest(found: list[tuple[Floats, Floats]]) -> str:
+    whole = hashlib.sha256()
+    for points, values in found:
+        whole.update(points.tobytes() + values.tobytes())
+    return whole.hexdigest()[:16]
+
+
+def time_reference(found: list[tuple[Floats, Floats]]) -> dict[str, Any]:
+    """Time our fit and scikit-learn's on the same observations; compare the likelihoods."""
+    ours: dict[int, float] = {}
+    ratios: dict[int, float] = {}
+    gains: list[float] = []
+    for n in SIZES:
+        seconds: list[tuple[float, float]] = []
+        for points, values in found[::3]:
+            x, y = points[:n], own_process.standardize(values[:n])
+            begin = time.process_time()
+            process = own_process.fit_gaussian_process(x, y)
+            middle = time.process_time()
+            best = _fit_reference(x, y)
+            seconds.append((middle - begin, time.process_time() - middle))
+            value, _ = own_process_likelihood(process)
+            gains.append(value - best)
+        ours[n] = statistics.median(each[0] for each in seconds)
+        ratios[n] = ours[n] / statistics.median(each[1] for each in seconds)
+    return {
+        "milliseconds": {n: round(1e3 * each, 3) for n, each in ours.items()},
+        "ratio_to_scikit_learn": {n: round(each, 4) for n, each in ratios.items()},
+        "log_likelihood_over_scikit_learn": {
+            "least": round(min(gains), 5),
+            "median": round(statistics.median(gains), 5),
+        },
+    }
+
+
+def own_process_likelihood(process: GaussianProcess) -> tuple[float, Floats]:
+    """Return the log-likelihood of a fitted process and its gradient."""
+    from strategies.mechanisms.marginal_likelihood import log_marginal_likelihood
+
+    return log_marginal_likelihood(
+        process.kernel, process.noise_variance, process.points, process.residuals
+    )
+
+
+def _fit_reference(x: Floats, y: Floats) -> float:
+    import warnings
+
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    kernel = ConstantKernel(1.0, (0.05, 20.0)) * RBF(0.3, (0.02, 5.0)) + WhiteKernel(
+        1e-3, (1e-6, 1.0)
+    )
+    model = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=5, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(model.fit(x, y).log_marginal_likelihood_value_)
+
+
+def time_server() -> dict[str, Any]:
+    """Time the noisy sums of growing numbers of agents."""
+    medians = {}
+    for size in SERVER_SIZES:
+        parameters = DpFtsDeParameters(
+            num_agents=size, dimension=2, num_subregions=4, noise_multiplier=1.0
+        )
+        vectors = list(np.random.default_rng(0).normal(size=(size, 100)))
+        found = []
+        for server_round in range(1, SERVER_ROUNDS + 1):
+            begin = time.process_time()
+            stream = Randomness("seeded", 0).stream("noise", server_round)
+            algorithm.release_sums(parameters, server_round, range(size), vectors, stream)
+            found.append(time.process_time() - begin)
+        medians[size] = statistics.median(found)
+    return {
+        "milliseconds": {size: round(1e3 * each, 2) for size, each in medians.items()},
+        "microseconds_an_agent": {
+            size: round(1e6 * each / size, 2) for size, each in medians.items()
+        },
+    }
+
+
+def describe(settings: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return medians by part and n, totals over the run, and ratios to the objective."""
+    rows = found["rows"]
+    by_size = {}
+    for n in SIZES:
+        near = [row for row in rows if n <= row["n"] < n + 5]
+        by_size[n] = {
+            part: round(1e3 * statistics.mean(row.get(part, 0.0) for row in near), 3)
+            for part in PARTS
+            if part not in ("server",)
+        }
+    totals = {part: sum(row.get(part, 0.0) for row in rows) for part in PARTS}
+    totals["server"] = found["server"]
+    outside = sum(seconds for part, seconds in totals.items() if part != "objective")
+    return {
+        "milliseconds_a_step": by_size,
+        "seconds_a_run": {part: round(seconds, 3) for part, seconds in totals.items()},
+        "outside_over_objective": round(outside / totals["objective"], 3),
+        "wall_seconds_on_two_processes": round(found["wall"], 2),
+        "digest": found["digest"],
+    }
+
+
+def measure(root: str, only: str | None, compare: bool) -> dict[str, Any]:
+    """Run everything."""
+    from fl_app.run_store import list_versions
+
+    results: dict[str, Any] = {
+        "format_version": 1,
+        "command": "python bench/search_step.py --root=FOLDER_WITH_LANDMINE",
+        "seeds": [0],
+        "versions": list_versions(),
+        "date": datetime.date.today().isoformat(),
+        "runs": {},
+    }
+    for scores in SCORES:
+        for settings in SETTINGS:
+            name = f"{settings}, {scores}"
+            if only is not None and not name.startswith(only):
+                continue
+            found = run_search(settings, root, scores, 2)
+            results["runs"][name] = describe(settings, found)
+            if compare and scores == "decision":
+                alone = run_search(settings, root, scores, 1)
+                if alone["digest"] != found["digest"]:
+                    raise RuntimeError("results depend on the number of processes")
+            print(name, json.dumps(results["runs"][name]), flush=True)
+            if settings == "sound" and scores == "decision":
+                results["fit"] = time_reference(found["observed"])
+    results["server"] = time_server()
+    return results
+
+
+def print_table(results: dict[str, Any]) -> None:
+    """Print the tables."""
+    print(f"| milliseconds of a step | n | {' | '.join(PARTS[:-2])} | objective |")
+    print("|---|---|" + "---|" * (len(PARTS) - 1))
+    for name, run in results["runs"].items():
+        for n, parts in run["milliseconds_a_step"].items():
+            cells = " | ".join(f"{each:.2f}" for each in parts.values())
+            print(f"| {name} | {n} | {cells} |")
+    print()
+    for name, run in results["runs"].items():
+        print(
+            f"{name}: outside the objective over the objective "
+            f"{run['outside_over_objective']:.2f}; the whole on two processes "
+            f"{run['wall_seconds_on_two_processes']:.1f} s."
+        )
+    if "fit" in results:
+        shares = results["fit"]["ratio_to_scikit_learn"]
+        listed = ", ".join(f"{share:.3f} (n = {n})" for n, share in shares.items())
+        print(f"\nA fit over scikit-learn's: {listed}.")
+    costs = results["server"]["microseconds_an_agent"]
+    listed = ", ".join(f"{cost:.1f} (N = {size})" for size, cost in costs.items())
+    print(f"Server, microseconds for each agent: {listed}.")
+
+
+def main() -> None:
+    """Measure or print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", help="folder with LandmineData.mat: measure")
+    parser.add_argument("--only", help="the runs whose names begin so; nothing is written")
+    parser.add_argument("--table", action="store_true", help="print the tables")
+    arguments = parser.parse_args()
+    if arguments.root:
+        results = measure(arguments.root, arguments.only, arguments.only is None)
+        if arguments.only is None:
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        else:
+            print_table(results)
+    if arguments.table:
+        print_table(json.loads(RESULTS.read_text()))
+
+
+if __name__ == "__main__":
+    main()

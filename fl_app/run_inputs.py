@@ -1,0 +1,88 @@
+"""What a run needs before it starts: data, models and objectives that are there and fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl_app.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fl_app.settings import RunSettings
+
+
+def check_data(settings: RunSettings) -> None:
+    """Load the data and build the model once: what is missing is said before anything starts.
+
+    Of a search, load the objective and plan the noise.
+
+    Raises
+    ------
+    ConfigError
+        If the number of clients is open, the model cannot be built for these data or trained as
+        asked, or the uplink budget does not suffice.
+    DataError
+        If data is missing or cannot be divided as asked.
+    """
+    from fl_app.data import load_dataset
+    from fl_app.local_task import check_model
+    from fl_app.model_arrays import to_arrays
+    from fl_app.models import build_model
+    from fl_app.registry import check_budget
+
+    settings = fill_num_clients(settings)
+    if settings.search is not None:
+        from fl_app.search_task import load_run_objective, planned_parameters
+
+        load_run_objective(settings)
+        planned_parameters(settings)
+        return
+    data = load_dataset(settings.data, settings.num_clients, settings.seed)
+    try:
+        model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
+    except ValueError as error:
+        raise ConfigError.from_text(str(error)) from error
+    check_model(settings, data)
+    floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
+    check_budget(settings, sum(array.size for array in floats))
+
+
+def fill_num_clients(settings: RunSettings) -> RunSettings:
+    """Return the settings with a number of clients: where it is open, all that the data have.
+
+    Raises
+    ------
+    ConfigError
+        If it is open and the data have no clients of their own.
+    """
+    from fl_app.data import natural_num_clients
+
+    if settings.num_clients is not None:
+        return settings
+    if settings.search is not None:
+        from fl_app.search_task import load_run_objective
+
+        return dataclasses.replace(settings, num_clients=load_run_objective(settings).num_agents)
+    if settings.data.partition.kind != "natural_id":
+        raise ConfigError(
+            "num_clients",
+            None,
+            "an integer >= 1 (null: with data.partition.kind=natural_id or plain flwr run)",
+        )
+    return dataclasses.replace(settings, num_clients=natural_num_clients(settings.data))
+
+
+def with_absolute_paths(settings: RunSettings) -> RunSettings:
+    """Return the settings with paths that hold in any working folder, in which a run may go on."""
+    data = settings.data
+    absolute: dict[str, Any] = {}
+    for key in ("root", "writer_labels"):
+        given = getattr(data, key)
+        path = Path(given or "").expanduser()
+        # With data.download, what is not there is the name of a set, not a path.
+        if given is not None and (path.exists() or not data.download):
+            absolute[key] = str(path.absolute())
+    objective = settings.objective and settings.objective.with_absolute_paths()
+    data = dataclasses.replace(data, **absolute)
+    return dataclasses.replace(settings, data=data, objective=objective)

@@ -1,0 +1,172 @@
+"""A run that searches: each client for a good point of its own objective."""
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from fl_app.checkpoint import Checkpoint
+from fl_app.errors import RunError
+from fl_app.objectives import Objective
+from fl_app.recorded_run import RecordedRun
+from fl_app.run_store import RunStore
+from fl_app.search_space import RealAxis
+from fl_app.search_task import build_search
+from fl_app.settings import RunSettings
+from strategies.dp_fts_de import DpFtsDe
+from strategies.dp_fts_de.algorithm import read_broadcast
+from strategies.dp_fts_de.messages import broadcast_record, parse_broadcast
+from strategies.dp_fts_de.progress import Progress
+from strategies.rounds import RoundResult
+
+# Places along an axis at which the last broadcast is drawn, for one and two axes.
+_GRID = {1: 201, 2: 41}
+_log = logging.getLogger(__name__)
+
+
+class SearchRun(RecordedRun):
+    """A run of DP-FTS-DE.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        With `num_clients` set.
+    objective : Objective
+        Its space is public; the server evaluates nothing.
+    client_ids, store, checkpoint, is_stopped
+        As in `RecordedRun`.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        objective: Objective,
+        client_ids: dict[int, int],
+        store: RunStore,
+        checkpoint: Checkpoint | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(settings, client_ids, store, checkpoint, is_stopped)
+        self._space = objective.space
+        self._search = build_search(settings, client_ids, self._on_round)
+        # What each agent last said, and its evaluations that failed; nothing in secret runs.
+        self._told: dict[int, dict[str, Any]] = {}
+        self._failures: Counter[int] = Counter()
+
+    @property
+    def _strategy(self) -> DpFtsDe:
+        return self._search
+
+    def _begin_with(self) -> ArrayRecord:
+        rounds = 0 if self._checkpoint is None else self._checkpoint.server_round
+        self._remember(self._store.read_queries(rounds))
+        return broadcast_record(None)
+
+    def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        return None
+
+    def _check_round(self, outcome: RoundResult) -> None:
+        progress = self._search.round_progress
+        rows = [_row(outcome.server_round, agent, each) for agent, each in sorted(progress.items())]
+        self._remember(rows)
+        if rows:
+            self._store.append_queries(rows)
+        if outcome.num_local_failures:
+            _log.warning(
+                "round %d: evaluations failed on %d clients, and count as the lowest value",
+                outcome.server_round,
+                outcome.num_local_failures,
+            )
+        failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
+        if failed and outcome.server_round == 1:
+            raise RunError("every evaluation failed on every client; see run.log")
+
+    def _remember(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
+            self._told[row["agent"]] = row
+            self._failures[row["agent"]] += row["failures"]
+
+    def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
+        settings = self._settings
+        assert settings.objective is not None
+        assert settings.search is not None
+        agents = [self._told[agent] for agent in sorted(self._told)]
+        self._store.write_best_point(
+            {
+                "search_space": [dataclasses.asdict(axis) for axis in self._space.axes],
+                "agents": [
+                    {
+                        "agent": row["agent"],
+                        "value": row["best_value"],
+                        "point": self._space.decode(np.array(row["best_point"])),
+                        "failures": self._failures[row["agent"]],
+                    }
+                    for row in agents
+                ],
+                "shared": self._shared_optimum(arrays),
+            }
+        )
+        if (function := self._shared_function(arrays)) is not None:
+            self._store.write_shared_function(function)
+        best = [row["best_value"] for row in agents]
+        totals = self._totals
+        sent = totals["update_bytes"] / (4 * settings.search.num_random_features)
+        return {
+            "num_parameters": None,
+            "test_accuracy": None,
+            "test_loss": None,
+            "uplink_bits_per_parameter": 32.0 if sent else None,
+            "objective": settings.objective.name,
+            "control": settings.search.control,
+            "best_value_mean": float(np.mean(best)) if best else None,
+            "best_value_worst": min(best, default=None),
+            "simple_regret_mean": self._last.get("simple_regret_mean"),
+            "num_releases": self._search.tally.num_releases,
+        }
+
+    def _shared_optimum(self, arrays: ArrayRecord) -> dict[str, Any] | None:
+        """Return where the last broadcast is largest; post-processing of what was released."""
+        place, broadcast = self._search.find_shared_optimum(arrays), parse_broadcast(arrays)
+        if place is None or broadcast is None:
+            return None
+        point = self._space.decode(place)
+        return {"point": point, "value": None, "release_round": broadcast.release_round}
+
+    def _shared_function(self, arrays: ArrayRecord) -> dict[str, Any] | None:
+        """Return the last broadcast on a grid, for spaces that can be drawn."""
+        broadcast, space = parse_broadcast(arrays), self._space
+        is_real = all(isinstance(axis, RealAxis) for axis in space.axes)
+        if broadcast is None or space.dimension not in _GRID or not is_real:
+            return None
+        grid = np.linspace(0.0, 1.0, _GRID[space.dimension])
+        places = np.array(list(product(grid, repeat=space.dimension)))
+        function = read_broadcast(self._search.parameters, broadcast)
+        boxes = self._search.parameters.boxes
+        return {
+            "release_round": broadcast.release_round,
+            "axes": list(space.names),
+            "subregions": [
+                {"low": low.tolist(), "high": high.tolist()}
+                for low, high in map(boxes.bounds, range(boxes.num_subregions))
+            ],
+            "grid": grid.tolist(),
+            "values": function.values(places).reshape((len(grid),) * space.dimension).tolist(),
+        }
+
+
+def _row(server_round: int, agent: int, progress: Progress) -> dict[str, Any]:
+    return {
+        "round": server_round,
+        "agent": agent,
+        "points": [list(point) for point in progress.points],
+        "values": list(progress.values),
+        "is_shared": progress.is_shared,
+        "best_value": progress.best_value,
+        "best_point": list(progress.best_point),
+        "failures": int(progress.failures),
+    }

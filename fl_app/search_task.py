@@ -1,0 +1,141 @@
+"""The search of a run: its server side from the settings, and an agent's answer to a request."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from fl_app.errors import ConfigError
+from fl_app.local_task import LocalTask
+from fl_app.objectives import Objective, load_objective, observe
+from fl_app.settings import RunSettings
+from fl_app.strategy_settings import SearchSettings
+from strategies.device_state import ContextState
+from strategies.dp_fts_de import DpFtsDe, DpFtsDeParameters
+from strategies.dp_fts_de import client as dp_fts_de_client
+from strategies.dp_fts_de.algorithm import build_features
+from strategies.dp_fts_de.run_plan import AUTO, plan_run
+from strategies.mechanisms.accounting import AccountingError
+from strategies.rounds import OnRound
+
+_log = logging.getLogger(__name__)
+# The keys of a search that are no field of its parameters.
+_APART = ("name", "label", "release_rounds")
+
+
+def build_search(
+    settings: RunSettings,
+    client_ids: Mapping[int, int] | None = None,
+    on_round: OnRound | None = None,
+) -> DpFtsDe:
+    """Build the server side of a search.
+
+    Raises
+    ------
+    ParameterError
+        If the method does not allow the settings.
+    ConfigError
+        If a run of the settings cannot meet its target.
+    """
+    chosen, objective = settings.strategy, settings.objective
+    assert isinstance(chosen, SearchSettings)
+    assert objective is not None
+    space = objective.space()
+    fields: dict[str, Any] = {
+        field.name: getattr(chosen, field.name)
+        for field in dataclasses.fields(chosen)
+        if field.name not in _APART
+    }
+    strategy = DpFtsDe(
+        num_agents=settings.num_clients,
+        release_rounds=chosen.release_rounds,
+        client_ids=client_ids,
+        on_round=on_round,
+        dimension=space.dimension,
+        splittable=space.is_splittable,
+        randomness=settings.randomness,
+        seed=settings.seed,
+        **fields,
+    )
+    build_features(strategy.parameters)
+    return strategy
+
+
+@lru_cache(maxsize=4)
+def planned_parameters(settings: RunSettings) -> DpFtsDeParameters:
+    """Return the parameters that a run of the settings agrees to, with its noise.
+
+    Raises
+    ------
+    ConfigError
+        If the target cannot be met.
+    """
+    chosen = settings.strategy
+    assert isinstance(chosen, SearchSettings)
+    assert settings.num_clients is not None
+    try:
+        return plan_run(
+            build_search(settings).parameters,
+            settings.num_clients,
+            settings.rounds,
+            auto_rounds=chosen.release_rounds == AUTO,
+        )
+    except AccountingError as error:
+        raise ConfigError(
+            "strategy.target_epsilon", chosen.target_epsilon, f"one that can be met ({error})"
+        ) from None
+
+
+def load_run_objective(settings: RunSettings) -> Objective:
+    """Load the objective of a run, which must have as many agents as the run has clients.
+
+    Raises
+    ------
+    ConfigError
+        If it has not, or the settings cannot be met.
+    DataError
+        If data is missing or damaged.
+    """
+    assert settings.objective is not None
+    objective = load_objective(settings.objective, settings.seed, settings.data, settings.model)
+    if settings.num_clients not in (None, objective.num_agents):
+        raise ConfigError(
+            "num_clients",
+            settings.num_clients,
+            f"the agents of objective={settings.objective.name}, {objective.num_agents}, or null",
+        )
+    return objective
+
+
+def answer(message: Message, context: Context, task: LocalTask) -> Message:
+    """Answer a request: the parameters must be those that the settings stand for."""
+    settings = task.settings
+    objective = load_run_objective(settings)
+    space, agent = objective.space, task.partition_id
+    state = ContextState(context) if task.state is None else task.state
+
+    def evaluate(unit: NDArray[np.float64]) -> float:
+        # Another number for each, so that what is noisy is drawn anew.
+        trial = len(state.read_observations())
+        found = observe(objective, agent, space.decode(unit), trial)
+        if found.failed:
+            _log.warning("evaluation %d failed: %s", trial + 1, found.reason)
+        return float("nan") if found.failed else found.value
+
+    optimum = objective.optimum(agent) if settings.randomness == "seeded" else None
+    return dp_fts_de_client.train(
+        message,
+        context,
+        evaluate=evaluate,
+        accepts=lambda given: given == planned_parameters(settings),
+        terms=settings.to_json(),
+        state=state,
+        snap=space.snap,
+        failed_value=objective.value_range[0],
+        optimum=optimum,
+    )

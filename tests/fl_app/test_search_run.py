@@ -1,0 +1,342 @@
+"""Searches from the command line: what they leave behind, refuse, survive and go on from."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_app.config import compose_settings
+from fl_app.device_state import FolderState, list_entries
+from fl_app.errors import ConfigError
+from fl_app.objectives import load_objective
+from fl_app.recorded_run import RecordedRun
+from fl_app.search_task import planned_parameters
+from fl_app.settings import RunSettings
+from strategies.dp_fts_de.guarantees import spent_epsilon
+
+AGENTS, INITIAL, ROUNDS = 5, 4, 6
+SMALL = (
+    *("strategy=dp_fts_de", f"num_rounds={ROUNDS}", f"strategy.num_initial={INITIAL}"),
+    *(f"objective.num_agents={AGENTS}", "strategy.num_random_features=20"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
+    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what a run left: rows and files, without times."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found: dict[str, Any] = {"metrics": [{**row, "seconds": None} for row in rows]}
+    for name in ("best_point", "shared_function", "summary", "privacy"):
+        file = folder / f"{name}.json"
+        found[name] = json.loads(file.read_text()) if file.exists() else None
+    if found["summary"]:
+        found["summary"]["wall_seconds"] = None
+    queries = folder / "queries.jsonl"
+    lines = queries.read_text().splitlines() if queries.exists() else []
+    found["queries"] = [json.loads(line) for line in lines]
+    return found
+
+
+def search(fl_app: Any, folder: str, *words: str, code: int = 0) -> dict[str, Any]:
+    ended = fl_app("run", *SMALL, f"hydra.run.dir={folder}", *words)
+    assert ended.code == code, ended.errors
+    return read(Path(folder))
+
+
+def observations(folder: str, agent: int) -> list[Any]:
+    return FolderState(Path(folder, "checkpoint"), "simulated", agent, "OFF").read_observations()
+
+
+def test_a_search_leaves_its_folder(fl_app: Any) -> None:
+    found = search(fl_app, "run")
+    assert [row["round"] for row in found["metrics"]] == list(range(ROUNDS + 1))
+    rows = found["metrics"][1:]
+    assert {row["num_replies"] for row in rows} == {AGENTS}
+    # Rounds 1, 2 and 4 release; what is released is queried in the round after.
+    assert [row["num_uploaded"] for row in rows] == [AGENTS, AGENTS, 0, AGENTS, 0, 0]
+    assert [row["num_releases"] for row in rows] == [1, 2, 2, 3, 3, 3]
+    gains = [row["round"] for row in rows if row["sharing_gain"] is not None]
+    assert gains == [2, 3, 5]
+    ratios = [row["round"] for row in rows if row["signal_to_noise"] is not None]
+    assert ratios == [1, 2, 4]
+    epsilons = [row["epsilon"] for row in rows]
+    assert epsilons == sorted(epsilons)
+    assert 1.98 <= epsilons[-1] <= 2.0
+    assert [row["best_value_mean"] for row in rows] == sorted(
+        row["best_value_mean"] for row in rows
+    )
+    assert all(row["test_accuracy"] is None for row in rows)
+    # Each query of each agent, and the best of them.
+    by_agent = {
+        agent: [row for row in found["queries"] if row["agent"] == agent] for agent in range(AGENTS)
+    }
+    for agent, told in by_agent.items():
+        values = list(itertools.chain(*(row["values"] for row in told)))
+        kept = observations("run", agent)
+        assert [each.value for each in kept] == values
+        assert len(values) == INITIAL + ROUNDS - 1
+        best = found["best_point"]["agents"][agent]
+        assert (best["agent"], best["value"]) == (agent, max(values))
+        index = int(np.argmax(values))
+        assert best["point"] == {"x1": pytest.approx(kept[index].point[0])}
+    summary = found["summary"]
+    assert summary["best_value_mean"] == pytest.approx(rows[-1]["best_value_mean"])
+    assert summary["num_clients"] == AGENTS
+    assert (summary["objective"], summary["control"]) == ("synthetic", "none")
+    assert [each["adversary"] for each in found["privacy"]["guarantees"]] == [
+        *("model_user", "server")
+    ]
+    shared = found["best_point"]["shared"]
+    assert shared["value"] is None
+    assert shared["release_round"] == 4
+    function = found["shared_function"]
+    peak = function["grid"][int(np.argmax(function["values"]))]
+    assert abs(peak - shared["point"]["x1"]) < 0.01
+
+
+def test_regrets_are_the_objectives_own(fl_app: Any) -> None:
+    found = search(fl_app, "run", "objective.noise_std=0")
+    settings = compose_settings([*SMALL, "objective.noise_std=0"])
+    assert settings.objective is not None
+    objective = load_objective(settings.objective, settings.seed)
+    regrets = []
+    for agent in range(AGENTS):
+        optimum = objective.optimum(agent)
+        assert optimum is not None
+        regrets.append(optimum - found["best_point"]["agents"][agent]["value"])
+    row = found["metrics"][-1]
+    assert row["simple_regret_mean"] == pytest.approx(np.mean(regrets))
+    assert row["simple_regret_worst"] == pytest.approx(max(regrets))
+
+
+def test_the_same_seed_gives_the_same_search_and_another_one_another(fl_app: Any) -> None:
+    first, second = search(fl_app, "a"), search(fl_app, "b")
+    assert first == second
+    assert search(fl_app, "c", "seed=1")["queries"] != first["queries"]
+
+
+def test_a_secret_search_says_nothing_of_the_agents(fl_app: Any) -> None:
+    found = search(fl_app, "run", "randomness=secret")
+    assert found["queries"] == []
+    assert not Path("run", "queries.jsonl").exists()
+    assert found["best_point"]["agents"] == []
+    assert found["best_point"]["shared"]["value"] is None
+    for row in found["metrics"]:
+        for key in (
+            *("best_value_mean", "best_value_worst", "simple_regret_mean", "clipped_fraction"),
+            *("signal_to_noise", "sharing_gain", "cumulative_regret_worst"),
+        ):
+            assert row[key] is None
+    assert found["privacy"]["guarantees"][0]["valid"]
+    assert len(observations("run", 0)) == INITIAL + ROUNDS - 1
+    assert search(fl_app, "again", "randomness=secret")["best_point"] != found["best_point"]
+
+
+class BrokenError(Exception):
+    pass
+
+
+@pytest.fixture
+def break_after(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a run end without a word, before or after the checkpoint of a round."""
+
+    def arrange(server_round: int, before: bool) -> None:
+        save = RecordedRun._save
+
+        def broken(self: Any, arrays: Any) -> None:
+            hit = self._totals["rounds"] == server_round
+            if not (hit and before):
+                save(self, arrays)
+            if hit:
+                monkeypatch.setattr(RecordedRun, "_save", save)
+                raise BrokenError
+
+        monkeypatch.setattr(RecordedRun, "_save", broken)
+
+    return arrange
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("server_round", [1, 2, 4, 6])
+def test_a_search_goes_on_to_the_same_end(
+    fl_app: Any, break_after: Any, server_round: int, before: bool
+) -> None:
+    faults = ("faults.loss_rate=0.2", "faults.late_rate=0.1")
+    undisturbed = search(fl_app, "whole", *faults)
+    break_after(server_round, before)
+    search(fl_app, "run", *faults, code=1)
+    assert fl_app("run", "resume=run").code == 0
+    assert read(Path("run")) == undisturbed
+    for agent in range(AGENTS):
+        assert observations("run", agent) == observations("whole", agent)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_secret_search_goes_on_with_what_its_agents_know(
+    fl_app: Any, break_after: Any, before: bool
+) -> None:
+    words = ("randomness=secret", "strategy.sample_rate=0.5", "strategy.release_rounds=[]")
+    break_after(3, before)
+    search(fl_app, "run", *words, code=1)
+    known = {agent: observations("run", agent) for agent in range(AGENTS)}
+    assert {len(each) for each in known.values()} == {INITIAL + 2}
+    assert fl_app("run", "resume=run").code == 0
+    for agent, early in known.items():
+        kept = observations("run", agent)
+        assert kept[: len(early)] == early
+        assert len(kept) == INITIAL + ROUNDS - 1
+    found = read(Path("run"))
+    assert [row["round"] for row in found["metrics"]] == list(range(ROUNDS + 1))
+    planned = planned_parameters(compose_settings([*SMALL, *words, f"num_clients={AGENTS}"]))
+    assert found["summary"]["num_releases"] == ROUNDS - 1
+    assert found["summary"]["epsilon"] == pytest.approx(spent_epsilon(planned, ROUNDS - 1))
+
+
+def test_lost_and_late_replies_cost_no_privacy_and_are_told(fl_app: Any) -> None:
+    whole = search(fl_app, "whole")
+    found = search(fl_app, "run", "faults.loss_rate=0.4", "faults.late_rate=0.1", "faults.seed=1")
+    assert [row["epsilon"] for row in found["metrics"]] == [
+        row["epsilon"] for row in whole["metrics"]
+    ]
+    rows = found["metrics"][1:]
+    assert {row["num_replies"] + row["num_failures"] for row in rows} == {AGENTS}
+    assert sum(row["num_replies"] for row in rows) < AGENTS * ROUNDS
+    for row in rows:
+        assert row["num_uploaded"] == (row["num_replies"] if row["round"] in (1, 2, 4) else 0)
+    # Whose reply was lost has done its step all the same.
+    assert all(len(observations("run", n)) == INITIAL + ROUNDS - 1 for n in range(AGENTS))
+
+
+def test_each_agent_is_charged_for_each_release(fl_app: Any) -> None:
+    search(fl_app, "run")
+    entries = list_entries(Path("run", "checkpoint"))
+    assert [(each.client, each.entry.participations) for each in entries] == [
+        (agent, 3) for agent in range(AGENTS)
+    ]
+
+
+FAILING = "tests.fl_app.failing_objective:"
+
+
+@pytest.mark.parametrize("kind", ["raises", "ends", "nan", "text", "array"])
+def test_a_failing_evaluation_counts_as_the_lowest_value(fl_app: Any, kind: str) -> None:
+    words = (
+        *("objective=user", f"objective.path={FAILING}{kind}", "objective.low=-1"),
+        "objective.search_space=[{name: x, kind: float, low: 0, high: 1}]",
+    )
+    # On agent 1 everything fails, on the others nothing.
+    found = search(fl_app, "run", *words)
+    best = found["best_point"]["agents"]
+    assert best[1]["value"] == -1.0
+    assert [each["failures"] for each in best] == [0, INITIAL + ROUNDS - 1, 0, 0, 0]
+    assert all(best[agent]["value"] > 0.0 for agent in (0, 2, 3, 4))
+    assert [row["failures"] for row in found["queries"] if row["agent"] == 1] == [INITIAL] + [1] * (
+        ROUNDS - 1
+    )
+    assert "my secret" not in Path("run", "run.log").read_text()
+    search(fl_app, "all", *words[:1], f"objective.path={FAILING}everywhere", *words[2:], code=1)
+
+
+def test_integers_and_choices_are_searched_as_such(fl_app: Any) -> None:
+    space = (
+        "objective.search_space=[{name: n, kind: log_integer, low: 1, high: 32}, "
+        "{name: c, kind: choice, values: [a, b, c]}, "
+        "{name: x, kind: log_float, low: 0.01, high: 1}]"
+    )
+    found = search(fl_app, "run", "objective=user", f"objective.path={FAILING}mixed", space)
+    for each in found["best_point"]["agents"]:
+        point = each["point"]
+        assert isinstance(point["n"], int)
+        assert point["c"] in ("a", "b", "c")
+        assert each["value"] == pytest.approx(mixed_value(point, each["agent"]))
+    assert found["shared_function"] is None
+    assert set(found["best_point"]["shared"]["point"]) == {"n", "c", "x"}
+
+
+def mixed_value(point: dict[str, Any], agent: int) -> float:
+    from tests.fl_app.failing_objective import mixed
+
+    return mixed(point, agent)
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (["strategy=dp_fts_de", "objective=nope"], "objective: 'nope'; allowed: landmine"),
+        (["num_clients=7"], "num_clients: 7; allowed: the agents of objective=synthetic, 5"),
+        (["total_local_steps=5", "num_rounds=null"], "total_local_steps: 5; allowed: null with"),
+        (["num_sampled_clients=2"], "num_sampled_clients: 2; allowed: null with strategy=dp_fts"),
+        (["fraction_train=0.5"], "fraction_train: 0.5; allowed: null with strategy=dp_fts_de"),
+        (["participation=poisson"], "participation: 'poisson'; allowed: 'fixed' with"),
+        (["min_replies=2"], "min_replies: 2; allowed: 1 with strategy=dp_fts_de"),
+        (["train_loss_every=2"], "train_loss_every: 2; allowed: null with strategy=dp_fts_de"),
+        (["budget.uplink_bits=100"], "budget.uplink_bits: 100; allowed: null with"),
+        (["faults.drop_after_ready=0.1"], "faults.drop_after_ready: 0.1; allowed: 0 without"),
+        (["data=mnist"], "data.name: 'mnist'; allowed: digits (objective=synthetic reads no"),
+        (["model=cnn"], "model.name: 'cnn'; allowed: softmax_regression (objective=synthetic"),
+        (["strategy.clipping_norm=0"], "strategy.clipping_norm: 0.0; allowed: a number > 0"),
+        (["strategy.clipping_norm=null"], "strategy.clipping_norm: null; allowed: a number > 0"),
+        (["strategy.target_epsilon=null"], "strategy.noise_multiplier: null; allowed: a number"),
+        (["strategy.sample_rate=2"], "strategy.sample_rate: 2.0; allowed: "),
+        (["strategy.num_subregions=3"], "strategy.num_subregions: 3; allowed: "),
+        (["strategy.prob_own=often"], "strategy.prob_own: 'often'; allowed: "),
+        (["strategy.release_rounds=[2,1]"], "strategy.release_rounds: [2, 1]; allowed: rounds in"),
+        (["strategy.release_rounds=[0]"], "strategy.release_rounds: 0; allowed: an integer >= 1"),
+        (["strategy.release_rounds=never"], "strategy.release_rounds: 'never'; allowed: a list"),
+        (["strategy.release_rounds=[1.5]"], "strategy.release_rounds[0]: 1.5; allowed: an integer"),
+        (["strategy.features=eigen"], "strategy.num_random_features: 20; allowed: at most 12"),
+        (["strategy.quantizer=none"], "strategy.quantizer: "),
+        (["strategy.target_epsilon=nan"], "strategy.target_epsilon: "),
+        (["strategy.accountant=closed_form", "strategy.sample_rate=0.5"], "strategy.accountant: "),
+        (["strategy.control=oracle", "randomness=secret"], "randomness: 'secret'; allowed: seeded"),
+        (["strategy.mode=other"], "strategy.mode: 'other'; allowed: sound or paper"),
+    ],
+)
+def test_what_a_search_refuses(fl_app: Any, words: list[str], start: str) -> None:
+    ended = fl_app("run", *SMALL, *words)
+    assert ended.errors.startswith(f"fl-app: {start}"), ended.errors
+    assert ended.code == 2
+    assert ended.errors.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_a_method_that_trains_has_no_objective() -> None:
+    with pytest.raises(ConfigError, match=r"^objective: 'synthetic'; allowed: null with strategy="):
+        compose_settings(["strategy=dp_fedpaq", "objective=synthetic"])
+
+
+def test_a_method_that_searches_needs_an_objective() -> None:
+    settings = json.loads(compose_settings(list(SMALL)).to_json())
+    with pytest.raises(ConfigError, match=r"^objective: null; allowed: landmine, synthetic, local"):
+        RunSettings.from_json(json.dumps({**settings, "objective": None}))
+
+
+@pytest.mark.parametrize("control", ["random", "no_sharing", "oracle"])
+def test_controls_are_settings(fl_app: Any, control: str) -> None:
+    found = search(fl_app, "run", f"strategy.control={control}")
+    assert found["summary"]["control"] == control
+    none = search(fl_app, "none")
+    first = [row for row in found["queries"] if row["round"] == 1]
+    assert [row["points"] for row in first] == [
+        row["points"] for row in none["queries"] if row["round"] == 1
+    ]
+    assert found["queries"] != none["queries"]
+    uploads = sum(row["num_uploaded"] or 0 for row in found["metrics"])
+    assert (uploads == 0) == (control == "no_sharing")
+
+
+def test_a_model_cannot_be_evaluated_where_there_is_none(fl_app: Any) -> None:
+    search(fl_app, "run")
+    ended = fl_app("evaluate", "run")
+    assert ended.code == 2
+    assert ended.errors == (
+        "fl-app: RUN: 'run'; allowed: a run that trained a model (this searched: best_point.json)\n"
+    )
