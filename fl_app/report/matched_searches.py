@@ -17,7 +17,7 @@ HARM = 0.01  # of the values' range
 MOST_COMPARISONS = 24
 _CONTROL = "strategy.control"
 _STRATEGY = "strategy"
-_STRATEGY_NAMES = ("strategy.label", "strategy.name")
+_STRATEGY_NAMES = ("strategy.label", "strategy.name", "strategy.mode")
 # Other functions to maximise: nothing is paired across these.
 _OBJECTIVE = ("objective.", "data.", "model.")
 _AGENTS = "num_clients"
