@@ -91,6 +91,8 @@ def test_a_search_leaves_its_folder(fl_app: Any) -> None:
     assert summary["best_value_mean"] == pytest.approx(rows[-1]["best_value_mean"])
     assert summary["num_clients"] == AGENTS
     assert (summary["objective"], summary["control"]) == ("synthetic", "none")
+    # Of one coordinate: z times the clipping norm, over the number of agents.
+    assert summary["noise_std"] == pytest.approx(summary["noise_multiplier"] / AGENTS)
     assert [each["adversary"] for each in found["privacy"]["guarantees"]] == [
         *("model_user", "server")
     ]
