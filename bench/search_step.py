@@ -29,10 +29,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from strategies.dp_fts_de import algorithm, own_process
+from strategies.dp_fts_de import algorithm
 from strategies.dp_fts_de.algorithm import AgentStreams, Broadcast, Floats
+from strategies.dp_fts_de.own_process import standardize
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.mechanisms.gaussian_process import GaussianProcess
+from strategies.mechanisms.marginal_likelihood import (
+    fit_gaussian_process,
+    log_marginal_likelihood,
+)
 from strategies.mechanisms.rng import Randomness
 
 RESULTS = Path(__file__).parent / "results" / "search_step.json"
@@ -239,13 +244,15 @@ def time_reference(found: list[tuple[Floats, Floats]]) -> dict[str, Any]:
     for n in SIZES:
         seconds: list[tuple[float, float]] = []
         for points, values in found[::3]:
-            x, y = points[:n], own_process.standardize(values[:n])
+            x, y = points[:n], standardize(values[:n])
             begin = time.process_time()
-            process = own_process.fit_gaussian_process(x, y)
+            process = fit_gaussian_process(x, y)
             middle = time.process_time()
             best = _fit_reference(x, y)
             seconds.append((middle - begin, time.process_time() - middle))
-            value, _ = own_process_likelihood(process)
+            value, _ = log_marginal_likelihood(
+                process.kernel, process.noise_variance, process.points, process.residuals
+            )
             gains.append(value - best)
         ours[n] = statistics.median(each[0] for each in seconds)
         ratios[n] = ours[n] / statistics.median(each[1] for each in seconds)
@@ -257,15 +264,6 @@ def time_reference(found: list[tuple[Floats, Floats]]) -> dict[str, Any]:
             "median": round(statistics.median(gains), 5),
         },
     }
-
-
-def own_process_likelihood(process: GaussianProcess) -> tuple[float, Floats]:
-    """Return the log-likelihood of a fitted process and its gradient."""
-    from strategies.mechanisms.marginal_likelihood import log_marginal_likelihood
-
-    return log_marginal_likelihood(
-        process.kernel, process.noise_variance, process.points, process.residuals
-    )
 
 
 def _fit_reference(x: Floats, y: Floats) -> float:

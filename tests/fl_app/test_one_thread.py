@@ -42,8 +42,6 @@ def test_torch_and_linear_algebra_are_limited() -> None:
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: there is nothing to limit")
 def test_without_the_limit_they_are_not() -> None:
-    if (os.cpu_count() or 1) < 2:
-        return
     of_torch, of_libraries = count_threads("")
     assert of_torch == 2
     assert 2 in of_libraries

@@ -207,3 +207,12 @@ class TestReplaceRepeat:
         ):
             with pytest.raises(ParameterError, match=key):
                 replace_repeat(point, history, stream())
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e5)])
+def test_neither_the_unit_nor_the_level_of_the_function_matters(scale, offset):
+    plain, other = waves(), waves()
+    other.formula = lambda x: offset + scale * plain.formula(x)
+    other.slope = lambda x: scale * plain.slope(x)
+    expected = maximize(plain, 2, stream()).point
+    np.testing.assert_allclose(maximize(other, 2, stream()).point, expected, atol=1e-6)
