@@ -103,9 +103,8 @@ def test_later_values_move_the_hyper_parameters_by_their_unit_alone(
     values = np.sin(5.0 * POINTS[:, 0]) + 0.3 * RNG.normal(size=len(POINTS))
     later = values.copy()
     later[10:] *= 40.0
-    found = [
-        fit_own_process(POINTS, each, 5, shared, standardized=True) for each in (values, later)
-    ]
+    both = (values, later)
+    found = [fit_own_process(POINTS, each, 5, shared, standardized=True) for each in both]
     np.testing.assert_array_equal(found[0].kernel.lengthscales, found[1].kernel.lengthscales)
     early = fit_own_process(POINTS[:10], values[:10], 5, shared, standardized=True)
     raw = early.kernel.outputscale * values[:10].var(), early.noise_variance * values[:10].var()
