@@ -1,5 +1,7 @@
 """An agent's own process: exact without a broadcast, and better or no worse with one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,13 @@ def test_first_values_that_are_equal_do_not_break_the_unit() -> None:
     values = np.where(np.arange(14) < 10, 0.5, np.linspace(0.0, 1.0, 14))
     process = fit_own_process(POINTS, values, 5, SHARED, standardized=True)
     assert np.isfinite(process.mean_function().values(PLACES)).all()
+
+
+def test_the_broadcast_s_level_does_not_matter() -> None:
+    values = 2.0 * SHARED.values(POINTS) + 0.2 * RNG.normal(size=len(POINTS))
+    raised: Any = CenteredFunction(SHARED, 1.0, -50.0)
+    for fit_every in (1, 5):
+        one = fit_own_process(POINTS, values, fit_every, SHARED, standardized=True)
+        other = fit_own_process(POINTS, values, fit_every, raised, standardized=True)
+        np.testing.assert_allclose(other.kernel.lengthscales, one.kernel.lengthscales, rtol=1e-4)
+        np.testing.assert_allclose(other.residuals, one.residuals, atol=1e-3)

@@ -1,4 +1,5 @@
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -86,8 +87,10 @@ def test_many_observations_cannot_be_told_from_the_truth():
         assert deficit(*wrong) > bound
 
 
-@pytest.mark.parametrize("seed", range(3, 19))
-@pytest.mark.parametrize("n", [6, 15])
+# With the last three, the best point of the grid is not at the foot of the highest peak.
+@pytest.mark.parametrize(
+    ("n", "seed"), [*product((6, 15), range(3, 19)), (6, 24), (30, 33), (30, 43)]
+)
 def test_no_other_start_leads_higher(n, seed):
     # Few observations have several local maxima: wiggles without noise, or noise alone.
     lengthscale, noise_variance = (0.1, 0.3, 0.6)[seed % 3], (1e-4, 0.05, 0.5)[seed // 3 % 3]
@@ -207,7 +210,7 @@ def test_a_trend_of_the_other_sign_is_left_out_and_its_unit_does_not_matter():
     assert np.array_equal(with_it[0].lengthscales, without[0].lengthscales)
     assert with_it[1] == without[1]
     h = y + 0.3 * np.cos(9.0 * x[:, 0])
-    one, other = fit_kernel(x, y, trend=h), fit_kernel(x, y, trend=1e-150 * h)
+    one, other = fit_kernel(x, y, trend=h), fit_kernel(x, y, trend=1e-170 * h)
     np.testing.assert_allclose(other[0].lengthscales, one[0].lengthscales, rtol=1e-6)
     # What it explains is not left to the kernel.
     assert one[0].outputscale + one[1] < 0.5 * (without[0].outputscale + without[1])
