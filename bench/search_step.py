@@ -55,6 +55,8 @@ SETTINGS = {
         num_agents=NUM_AGENTS,
         dimension=2,
         mode="paper",
+        features="rff",
+        num_random_features=100,
         lengthscale=0.01,
         regularizer=1e-6,
         standardize=False,
@@ -71,7 +73,11 @@ SETTINGS = {
         fit_every=5,
     ),
     "sound": DpFtsDeParameters(
-        num_agents=NUM_AGENTS, dimension=2, noise_multiplier=3.99, release_rounds=(1, 2, 4, 8)
+        num_agents=NUM_AGENTS,
+        dimension=2,
+        num_random_features=19,
+        noise_multiplier=1.994,
+        release_rounds=(1,),
     ),
 }
 SETTINGS["sound, every 5"] = dataclasses.replace(SETTINGS["sound"], fit_every=5)
@@ -292,7 +298,11 @@ def time_server() -> dict[str, Any]:
     medians = {}
     for size in SERVER_SIZES:
         parameters = DpFtsDeParameters(
-            num_agents=size, dimension=2, num_subregions=4, noise_multiplier=1.0
+            num_agents=size,
+            dimension=2,
+            num_random_features=100,
+            num_subregions=4,
+            noise_multiplier=1.0,
         )
         vectors = list(np.random.default_rng(0).normal(size=(size, 100)))
         found = []

@@ -16,6 +16,7 @@ def make(**changes: Any) -> DpFtsDeParameters:
     given: dict[str, Any] = {
         "num_agents": 29,
         "dimension": 2,
+        "num_random_features": 20,
         "noise_multiplier": 2.0,
         "randomness": "secret",
     }

@@ -13,7 +13,14 @@ from strategies.dp_fts_de.shared_function import CenteredFunction, SharedFunctio
 from strategies.mechanisms.gaussian_process import condition
 from strategies.mechanisms.marginal_likelihood import fit_gaussian_process
 
-PARAMETERS = DpFtsDeParameters(num_agents=3, dimension=2, noise_multiplier=1.0)
+PARAMETERS = DpFtsDeParameters(
+    num_agents=3,
+    dimension=2,
+    noise_multiplier=1.0,
+    features="rff",
+    num_random_features=100,
+    lengthscale=0.3,
+)
 WEIGHTS = np.random.default_rng(8).normal(size=(1, 100))
 SHARED = read_broadcast(PARAMETERS, Broadcast(WEIGHTS, 1))
 RNG = np.random.default_rng(1)
