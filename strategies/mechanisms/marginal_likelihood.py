@@ -4,7 +4,7 @@ ln p(y) = -(r^T K^-1 r + ln det K + n ln 2 pi) / 2 with r = y - m(X) and K = k(X
 d ln p / d theta = tr((a a^T - K^-1) dK/dtheta) / 2 with a = K^-1 r.
 
 The likeliest v has a closed form (`profile_likelihood`), so only lengthscales and the ratio
-g = s^2 / v are searched for: on a coarse grid, and by L-BFGS-B from its peaks.
+g = s^2 / v are searched for: on a grid, and by L-BFGS-B from its peaks.
 
 References
 ----------
@@ -32,10 +32,12 @@ from strategies.mechanisms.smooth_functions import SmoothFunction
 
 Floats = NDArray[np.float64]
 
-# A coarse grid of lengthscales, from wiggly to smooth, and of ratios g, from clean to noise alone.
-_LENGTHSCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_RATIOS = (1e-3, 0.03, 0.3, 3.0)
-_MOST_CLIMBS = 3
+# A grid of lengthscales, from wiggly to smooth, and of ratios g, from clean to noise alone. Where
+# queries have gathered, peaks are sharp, the more so for short lengthscales and little noise.
+_LENGTHSCALES = (0.025, 0.035, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.8, 1.6)
+_RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+_MOST_CLIMBS = 4
+_NEAR_EDGE = 0.01
 
 
 @dataclass(frozen=True)
@@ -228,18 +230,27 @@ class _Search:
         if len(self.residuals) == 0:
             prior = np.log([0.1] * len(self.distances) + [1e-3])
             return self._complete(np.clip(prior, box[:, 0], box[:, 1]), 1.0)
-        best: Floats | None = None
-        least = math.inf
+        ends: list[tuple[float, Floats]] = []
         for start in self._find_peaks(box):
-            try:
-                found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=box)
-            except FactorizationError:
-                continue
-            if found.fun < least:
-                best, least = np.clip(found.x, box[:, 0], box[:, 1]), float(found.fun)
-        if best is None:
+            with suppress(FactorizationError):
+                ends.append(self._climb(start, box))
+        if not ends:
             raise FactorizationError("no hyper-parameters within the bounds have a likelihood")
+        _, best = min(ends, key=lambda end: end[0])
         return self._complete(best, self._evaluate(best).outputscale)
+
+    def _climb(self, start: Floats, box: Floats) -> tuple[float, Floats]:
+        """Return the least loss on the way from a start, and where."""
+        found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=box)
+        scales, noises = self.bounds.outputscale, self.bounds.noise_variance
+        for edge in np.log(np.divide(noises, scales)):
+            # Where v and s^2 are both at a bound, slopes jump; along the edge they do not.
+            if abs(found.x[-1] - edge) < _NEAR_EDGE:
+                along = np.vstack([box[:-1], [edge, edge]])
+                start = np.array([*found.x[:-1], edge])
+                again = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=along)
+                found = min(found, again, key=lambda each: float(each.fun))
+        return float(found.fun), np.clip(found.x, box[:, 0], box[:, 1])
 
     def _box(self) -> Floats:
         """Return the bounds of ln l_1, ..., ln l_k and ln g, shape (k + 1, 2)."""

@@ -272,3 +272,27 @@ def test_many_duplicates_without_noise_are_fitted():
     np.testing.assert_allclose(
         process.mean_function().values(places), np.sin(3.0 * places[:, 0]), atol=0.01
     )
+
+
+@pytest.mark.parametrize("seed", [5, 7, 12, 13, 14])
+@pytest.mark.parametrize("step", ["smooth", "sharp"])
+def test_queries_gathered_at_a_step_are_explained_as_well_as_from_many_starts(step, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.random((40, 2))
+    x[10:] = [0.0, 0.5] + np.array([0.03, 0.3]) * rng.standard_normal((30, 2))
+    x = np.clip(x, 0.0, 1.0)
+    y = np.tanh((x[:, 0] - 0.03) / 0.01)
+    if step == "sharp":
+        y = np.where(x.prod(axis=1) < 0.01, 1.0, 0.0) + 0.3 * x[:, 1]
+    y = (y - y.mean()) / y.std()
+    bounds = FitBounds()
+    box = np.log([bounds.lengthscale, bounds.outputscale, bounds.noise_variance])
+
+    def loss(logs):
+        kernel = SquaredExponential(np.full(2, math.exp(logs[0])), math.exp(logs[1]))
+        value, slopes = log_marginal_likelihood(kernel, math.exp(logs[2]), x, y)
+        return -value, -np.array([slopes[0] + slopes[1], *slopes[2:]])
+
+    starts = np.log(list(product((0.03, 0.06, 0.12, 0.24, 0.5, 1.0), [1.0], (1e-6, 1e-4, 0.02))))
+    found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=box).fun for start in starts]
+    assert likelihood(fit_gaussian_process(x, y)) >= -min(found) - 1e-2
