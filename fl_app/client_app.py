@@ -4,7 +4,6 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -12,11 +11,14 @@ from fl_app.device_state import STATE_FILE, FolderState
 from fl_app.device_trust import read_device_trust, read_max_epsilon
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
+from fl_app.one_thread import use_one_thread
 from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
 from strategies.dp_fedpaq.messages import STATE_LOST
 
+# This module's app, for processes that import it themselves.
+CLIENT_APP = "fl_app.client_app:app"
 SETTINGS_KEY = "settings"
 PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
 QUERY_ACTION = "partition"
@@ -50,8 +52,7 @@ def train(message: Message, context: Context) -> Message:
 
     An exception would travel to the server with its text, so none leaves this function.
     """
-    # One thread a client: the sums of a run must not depend on how many cores there are.
-    torch.set_num_threads(1)
+    use_one_thread()
     try:
         settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
         task = LocalTask(
