@@ -16,9 +16,10 @@ def run_once(overrides: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]
     from fl_app.client_app import app as client_app
     from fl_app.config import compose_settings
     from fl_app.engines.in_process import run_in_process
+    from fl_app.run_inputs import fill_num_clients
     from fl_app.server_app import app as server_app
 
-    settings = compose_settings(overrides)
+    settings = fill_num_clients(compose_settings(overrides))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         run_config = {"settings": settings.to_json(), "output-dir": folder}
         run_in_process(server_app, client_app, settings.num_clients or 1, run_config)

@@ -1,5 +1,6 @@
 """The application's errors: what the user reads, and with which exit code the program ends."""
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 
@@ -43,7 +44,11 @@ def show(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {show(each)}" for key, each in value.items()) + "}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return show(dataclasses.asdict(value))
     text = repr(value)
+    if isinstance(value, list | tuple):
+        text = f"[{', '.join(map(show, value))}]"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 

@@ -6,6 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
+class PlainValueError(ValueError):
+    """A value, or its name, that is not plain.
+
+    Parameters
+    ----------
+    key, value : object
+    allowed : str
+        What is allowed, in words.
+    """
+
+    def __init__(self, key: object, value: object, allowed: str) -> None:
+        self.key, self.value, self.allowed = key, value, allowed
+        super().__init__(f"{key}: {value!r}; allowed: {allowed}")
+
+
 class PlainMapping(Mapping[str, Any]):
     """An immutable, hashable mapping from text to plain values.
 
@@ -20,7 +35,7 @@ class PlainMapping(Mapping[str, Any]):
 
     Raises
     ------
-    ValueError
+    PlainValueError
         For a key that is not text, or a value that is not plain, not finite or beyond 64 bits.
     """
 
@@ -29,7 +44,7 @@ class PlainMapping(Mapping[str, Any]):
     def __init__(self, values: Mapping[str, Any]) -> None:
         for key in values:
             if not isinstance(key, str):
-                raise ValueError(f"{key!r}; the names of the values must be text")
+                raise PlainValueError(key, values[key], "text as its name")
         plain = {key: _plain(value, key, depth=2) for key, value in values.items()}
         self._text = json.dumps(plain, sort_keys=True)
 
@@ -63,4 +78,4 @@ def _plain(value: Any, key: str, depth: int) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    raise ValueError(f"{key}: {value!r}; finite numbers, text, booleans and lists are allowed")
+    raise PlainValueError(key, value, "finite numbers, text, booleans and lists of them")

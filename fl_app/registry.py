@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 
 from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
+from fl_app.niss_keys import check_niss_keys, read_coalitions, read_epsilons
 from fl_app.search_task import answer, build_search
 from fl_app.settings import RunSettings
 from fl_app.strategy_settings import NissSettings
@@ -19,7 +20,7 @@ from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.cohort import CohortPlan
 from strategies.dp_fts_de import DpFtsDe
 from strategies.mechanisms.guarantee import MAX_DELTA
-from strategies.niss import Coalition, Niss, NissParameters
+from strategies.niss import Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan
 from strategies.niss.run_plan import plan_ready
@@ -91,6 +92,7 @@ def check_budget(settings: RunSettings, num_parameters: int) -> None:
 
 
 _TOP_KEYS = (
+    "num_clients",
     "num_sampled_clients",
     "fraction_train",
     "participation",
@@ -141,13 +143,9 @@ def _build_niss(
 ) -> TrainingStrategy:
     chosen = settings.strategy
     assert isinstance(chosen, NissSettings)
+    check_niss_keys(settings)
     if chosen.noise_at == "server":
         # The central comparison: nothing needs to cancel where the server is trusted.
-        for key in ("target_epsilons", "coalitions"):
-            if getattr(chosen, key):
-                raise ConfigError(
-                    f"strategy.{key}", getattr(chosen, key), "none with strategy.noise_at=server"
-                )
         return _build_dp_fedpaq(settings, client_ids, num_records, on_round)
     own = {
         key: getattr(chosen, key)
@@ -157,15 +155,8 @@ def _build_niss(
             "collusion_bound",
         )
     }
-    own["client_epsilons"] = _read_epsilons(chosen.target_epsilons or {})
-    numbers = {
-        "coalitions": [client for each in chosen.coalitions for client in each.clients],
-        "target_epsilons": [client for client, _ in own["client_epsilons"]],
-    }
-    for key, members in numbers.items():
-        if settings.num_clients is not None and max(members, default=0) >= settings.num_clients:
-            allowed = f"client numbers 0 to {settings.num_clients - 1}"
-            raise ConfigError(f"strategy.{key}", max(members), allowed)
+    own["client_epsilons"] = read_epsilons(chosen)
+    own["coalitions"] = read_coalitions(chosen)
 
     def build(sensitivity: str) -> Niss:
         return Niss(
@@ -173,7 +164,6 @@ def _build_niss(
             client_ids=client_ids,
             num_records=num_records,
             on_round=on_round,
-            coalitions=tuple(Coalition(**vars(each)) for each in chosen.coalitions),
             **{**update_fields(settings, sensitivity), **own},
         )
 
@@ -190,22 +180,6 @@ def _cohort_fields(settings: RunSettings) -> dict[str, Any]:
         "min_replies": settings.min_replies,
         "uplink_budget_bits": settings.budget.bits,
     }
-
-
-def _read_epsilons(given: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    """Return the targets of single clients, by client number."""
-    found = {}
-    for name, epsilon in given.items():
-        if (
-            not name.isdecimal()
-            or isinstance(epsilon, bool)
-            or not isinstance(epsilon, int | float)
-        ):
-            raise ConfigError(
-                "strategy.target_epsilons", dict(given), "{client number: a number > 0}"
-            )
-        found[int(name)] = float(epsilon)
-    return tuple(sorted(found.items()))
 
 
 def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Message:

@@ -127,6 +127,7 @@ class SearchRun(RecordedRun):
             "best_value_worst": min(best, default=None),
             "simple_regret_mean": self._last.get("simple_regret_mean"),
             "num_releases": self._search.tally.num_releases,
+            "noise_multiplier": self._search.parameters.noise_multiplier,
         }
 
     def _shared_optimum(self, arrays: ArrayRecord) -> dict[str, Any] | None:

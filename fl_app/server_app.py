@@ -25,7 +25,7 @@ from fl_app.federated_run import FederatedRun
 from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.run_config import to_yaml
-from fl_app.run_store import LOG_FILE, RunStore
+from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
 from fl_app.search_run import SearchRun
 from fl_app.search_task import load_run_objective
 from fl_app.settings import RunSettings
@@ -83,6 +83,8 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
         reached = "best_value_mean" if settings.search else "test_accuracy"
         what = reached.replace("_", " ")
         _log.info("%s %s, epsilon %s", what, summary[reached], summary["epsilon"])
+        if not run_config.get("settings"):
+            leave_report(store.folder)
     return store.folder
 
 
@@ -93,6 +95,18 @@ def _build_run(settings: RunSettings, *arguments: Any) -> RecordedRun:
     assert settings.num_clients is not None
     dataset = load_dataset(settings.data, settings.num_clients, settings.seed)
     return FederatedRun(settings, dataset, *arguments)
+
+
+def leave_report(folder: Path) -> None:
+    """Draw plots and report of a run that no launcher waits for; a failure is logged, no more."""
+    try:
+        from fl_app.report import read_run_folder, write_plots, write_report
+
+        run = read_run_folder(folder)
+        write_plots(run, folder / PLOTS_FOLDER)
+        write_report(run, folder / REPORT_FILE)
+    except Exception as error:
+        _log.warning("no report: %s: %s (fl-app report draws it)", type(error).__name__, error)
 
 
 def find_begun_run(run_config: Mapping[str, Any]) -> BegunRun | None:

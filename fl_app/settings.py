@@ -14,7 +14,12 @@ from fl_app.errors import ConfigError, show
 from fl_app.models import ModelSettings
 from fl_app.objectives.settings import ObjectiveName, ObjectiveSettings
 from fl_app.published import PublishedSettings
-from fl_app.strategy_settings import SearchSettings, StrategySettings, TrainingSettings
+from fl_app.strategy_settings import (
+    NissSettings,
+    SearchSettings,
+    StrategySettings,
+    TrainingSettings,
+)
 from fl_app.structure import build
 
 FORMAT_VERSION = 1
@@ -120,11 +125,13 @@ class RunSettings:
                 self.train_loss_every,
                 "null with randomness=secret (no guarantee covers a loss on the clients' data)",
             )
-        if self.faults.drop_after_ready and self.strategy.name != "niss":
+        chosen = self.strategy
+        says_ready = isinstance(chosen, NissSettings) and chosen.noise_at == "client"
+        if self.faults.drop_after_ready and not says_ready:
             raise ConfigError(
                 "faults.drop_after_ready",
                 self.faults.drop_after_ready,
-                "0 without strategy=niss, whose clients say that they are ready",
+                "0 without strategy=niss (noise_at=client), whose clients say that they are ready",
             )
         self._check_cohort()
         if isinstance(self.strategy, TrainingSettings):

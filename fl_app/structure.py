@@ -5,11 +5,10 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fl_app.errors import ConfigError, unknown_key
-from fl_app.plain_mapping import PlainMapping
+from fl_app.plain_mapping import PlainMapping, PlainValueError
 
 T = TypeVar("T")
 
@@ -87,9 +86,12 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         if option is float and _is_finite_number(value):
             return float(value)
         if option is PlainMapping and isinstance(value, Mapping):
-            with suppress(ValueError):
-                # YAML reads {3: 1} with a number as its name, JSON and the command line with text.
-                return PlainMapping({str(k) if type(k) is int else k: v for k, v in value.items()})
+            # YAML reads {3: 1} with a number as its name, JSON and the command line with text.
+            named = {str(k) if type(k) is int else k: v for k, v in value.items()}
+            try:
+                return PlainMapping(named)
+            except PlainValueError as error:
+                raise ConfigError(f"{key}.{error.key}", error.value, error.allowed) from None
     raise ConfigError(key, value, _describe(hint) + _spelling_hint(value, options))
 
 

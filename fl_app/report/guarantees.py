@@ -12,6 +12,7 @@ from typing import Any
 Guarantee = Mapping[str, Any]
 
 SEEDED_NOTICE = "seeded run: not a release"
+_BETWEEN = "; "  # stands between the reasons of one guarantee
 
 _ADVERSARIES = {
     "server": "The server, and anyone who can read its traffic",
@@ -106,6 +107,29 @@ def describe_protection(guarantee: Guarantee) -> str:
     if unit is None or relation is None:
         return "not stated"
     return f"{_UNITS.get(unit, unit)}, {_RELATIONS.get(relation, relation)}"
+
+
+def explain_failures(guarantees: Iterable[Guarantee]) -> list[str]:
+    """Say why some guarantees do not hold, each reason once: what one has said, no other repeats.
+
+    Parameters
+    ----------
+    guarantees : iterable of mapping
+        The entries of ``privacy.json``.
+
+    Returns
+    -------
+    list of str
+        A text for each guarantee that adds a reason to those before it.
+    """
+    told: set[str] = set()
+    texts = []
+    for each in guarantees:
+        reasons = [reason for reason in explain_failure(each).split(_BETWEEN) if reason]
+        if new := [reason for reason in reasons if reason not in told]:
+            texts.append(_BETWEEN.join(new))
+            told.update(new)
+    return texts
 
 
 def explain_failure(guarantee: Guarantee | None) -> str:

@@ -17,7 +17,7 @@ HARM = 0.01  # of the values' range
 MOST_COMPARISONS = 24
 _CONTROL = "strategy.control"
 _STRATEGY = "strategy"
-_STRATEGY_NAMES = ("strategy.label", "strategy.name")
+_STRATEGY_NAMES = ("strategy.label", "strategy.name", "strategy.mode")
 # Other functions to maximise: nothing is paired across these.
 _OBJECTIVE = ("objective.", "data.", "model.")
 _AGENTS = "num_clients"
@@ -134,7 +134,6 @@ def _compare(
     every = [best for pair in pairs for best in pair]
     last = min(best.iterations[-1] for best in every)
     estimates = {}
-    harmed = None
     top, bottom = max(best.highest for best in every), min(best.lowest for best in every)
     tolerance = HARM * top - HARM * bottom  # the range itself may exceed all floats
     for iteration in [*(each for each in ITERATIONS if each < last), last]:
@@ -143,10 +142,17 @@ def _compare(
             estimates[iteration] = estimate_mean(differences, clusters if len(seeds) > 1 else None)
         except ValueError:  # no pair yet, or numbers whose squares no float holds
             continue
-        harmed = share_harmed(differences, tolerance) if iteration == last else None
     if not estimates:
         return None
-    return Comparison(setting, first.label, second.label, estimates, len(seeds), harmed, tolerance)
+    return Comparison(
+        setting=setting,
+        first=first.label,
+        second=second.label,
+        estimates=estimates,
+        num_seeds=len(seeds),
+        harmed=share_harmed(_pair(pairs, last)[0], tolerance),
+        tolerance=tolerance,
+    )
 
 
 def _index_seeds(arm: Arm, tracks: dict[int, BestSoFar]) -> dict[str, BestSoFar]:

@@ -11,6 +11,7 @@ from fl_app.report.guarantees import (
     describe_adversary,
     describe_protection,
     explain_failure,
+    explain_failures,
     is_seeded,
     judge_guarantee,
 )
@@ -57,7 +58,7 @@ def write_banners(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
         if is_seeded(run.summary, run.privacy):
             seeded.append(label)
         if run.privacy is not None and _lacks_guarantee(run.privacy):
-            reasons = dict.fromkeys(explain_failure(each) for each in run.privacy)
+            reasons = explain_failures(run.privacy)
             bare.append(prefix + (" ".join(reasons) or explain_failure(None)))
     banners = []
     if seeded:

@@ -63,12 +63,12 @@ def _list_search_cards(run: RunFolder) -> list[Markup]:
     return [
         _card(
             "Best value, mean over agents",
-            write_value(best),
+            format_number(best),
             "not known: it stays on the devices" if best is None else f"worst agent {worst}",
         ),
         _card(
             "Simple regret, mean",
-            write_value(regret),
+            format_number(regret, 3),  # -0.00296 still fits on a card
             "" if regret is None else f"worst agent {worst_regret}",
         ),
         _write_epsilon_card(run),

@@ -27,7 +27,7 @@ from fl_app.report.guarantees import (
     Status,
     describe_adversary,
     describe_protection,
-    explain_failure,
+    explain_failures,
     is_seeded,
     judge_guarantee,
 )
@@ -113,8 +113,9 @@ def summary_table(
     else:
         parts.append(Text(Status.NONE.value, style=_STYLES[Status.NONE]))
     # One reason may concern several adversaries: say it once.
-    reasons = {reason: None for each in guarantees if (reason := explain_failure(each))}
-    if is_seeded(summary, guarantees):
+    reasons = explain_failures(guarantees)
+    is_said = any(reason.startswith(SEEDED_NOTICE.partition(":")[0]) for reason in reasons)
+    if is_seeded(summary, guarantees) and not is_said:
         parts.append(Text(f"! {SEEDED_NOTICE}", style=_STYLES[Status.SEEDED]))
     parts += [Text(f"! {reason}") for reason in reasons]
     return Group(*parts)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from strategies.mechanisms.accounting import AccountingError, check_accountant
 from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.mechanisms.sensitivity import SensitivityError
+from strategies.mechanisms.sensitivity import SensitivityError, list_relations
 
 if TYPE_CHECKING:
     from strategies.dp_fedpaq.parameters import DpFedPaqParameters
@@ -129,6 +129,10 @@ def _check_server_noise(parameters: "DpFedPaqParameters") -> None:
 
 
 def _check_guarantee(parameters: "DpFedPaqParameters") -> None:
+    relation, relations = parameters.neighboring_relation, list_relations(parameters.unit)
+    if relation not in relations:
+        allowed = f"{', '.join(relations)} with unit={parameters.unit}"
+        raise ParameterError("neighboring_relation", relation, allowed)
     try:
         parameters.sensitivity_in_round(1)
     except SensitivityError as error:

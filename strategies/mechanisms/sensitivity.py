@@ -28,6 +28,7 @@ __all__ = [
     "allow_for_rounding",
     "check_model",
     "convex_sensitivity",
+    "list_relations",
     "tighter",
     "whole_update_sensitivity",
 ]
@@ -323,6 +324,11 @@ def check_model(x: npt.ArrayLike) -> None:
         raise SensitivityError(
             f"x must have an L2 norm of at most {MAX_MODEL_NORM:g}; the received model has {norm!r}"
         )
+
+
+def list_relations(unit: str) -> list[str]:
+    """Return in what neighbouring data sets of a unit may differ."""
+    return [relation for each, relation in _WHOLE_UPDATE if each == unit]
 
 
 def _check_relation(unit: str, neighboring_relation: str) -> None:

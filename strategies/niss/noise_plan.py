@@ -219,16 +219,31 @@ def accept_scale(plan: NoisePlan, pair_scale: int, *, max_ready: int) -> NoisePl
 
 @lru_cache(maxsize=64)
 def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
-    """Return the noise whose effective standard deviation is `std` against a circle's colluders."""
-    return calibrate_offset_noise(
-        std,
-        min_ready=circle.min_ready,
-        max_ready=circle.max_ready,
-        colluding_fraction=circle.colluding_fraction,
-        expected_dropouts=parameters.expected_dropouts,
-        pair_noise=parameters.pair_noise,
-        sparse=parameters.graph == "sparse",
-    )
+    """Return the noise whose effective standard deviation is `std` against a circle's colluders.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be met; of a coalition, what is its own is named as such.
+    """
+    try:
+        return calibrate_offset_noise(
+            std,
+            min_ready=circle.min_ready,
+            max_ready=circle.max_ready,
+            colluding_fraction=circle.colluding_fraction,
+            expected_dropouts=parameters.expected_dropouts,
+            pair_noise=parameters.pair_noise,
+            sparse=parameters.graph == "sparse",
+        )
+    except ParameterError as error:
+        if not circle.index:
+            raise
+        if error.key == "colluding_fraction":
+            name = f"coalitions[{circle.index - 1}].colluding_fraction"
+            raise ParameterError(name, error.value, error.allowed) from None
+        allowed = f"{error.allowed} (coalitions[{circle.index - 1}])"
+        raise ParameterError(error.key, error.value, allowed) from None
 
 
 def edge_share(parameters: NissParameters, circle: Circle) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer, check_number
 from strategies.niss.circles import Circle, Coalition
+from strategies.niss.parameter_rules import check_rules, check_update_fields
 
 WORDS = {
     "mode": ("sound", "paper"),
@@ -19,7 +20,6 @@ WORDS = {
 }
 _PLANNED = ("min_ready", "max_ready", "num_clients")
 _UNPLANNED = 2**20  # so that any of the plan's own numbers may be smaller
-LEAST_CLIPPING_NORM = 1e-100
 SPARSE_FAILURE = 1e-9
 """Probability, in a round, that a sparse graph leaves a client with too few to hide among."""
 
@@ -101,72 +101,8 @@ class NissParameters:
         check_number("tau", self.tau, positive=False, below=1.0 + 1e-12, optional=True)
         for client, epsilon in self.client_epsilons:
             check_integer("target_epsilons", client, 0)
-            check_number("target_epsilons", epsilon, positive=True)
-        self._check_update()
-        self._check_choices()
-
-    def _check_update(self) -> None:
-        wanted = (("mode", "sound"), ("mechanism", "update_noise"), ("noise_at", "client"))
-        for key, value in (*wanted, ("quantizer", "none")):
-            if getattr(self.update, key) != value:
-                raise ParameterError(key, getattr(self.update, key), f"{value} with niss")
-        if self.update.clipping_norm is None:
-            raise ParameterError(
-                "clipping_norm", None, "a number > 0 with niss (fixed-point numbers have a range)"
-            )
-        if self.update.clipping_norm < LEAST_CLIPPING_NORM:
-            raise ParameterError(
-                "clipping_norm",
-                self.update.clipping_norm,
-                f"at least {LEAST_CLIPPING_NORM:g} with niss (a fixed-point step is no finer)",
-            )
-
-    def _check_choices(self) -> None:
-        paper = self.mode == "paper"
-        if self.graph == "sparse" and (self.pair_noise != "uniform" or paper):
-            raise ParameterError("graph", self.graph, "complete unless pair_noise=uniform")
-        if paper and self.pair_noise == "uniform":
-            raise ParameterError("pair_noise", self.pair_noise, "gaussian, none with mode=paper")
-        if not paper and self.pair_noise == "none":
-            raise ParameterError(
-                "pair_noise",
-                self.pair_noise,
-                "gaussian, uniform with mode=sound (none: strategy=dp_fedpaq, quantizer=none)",
-            )
-        if not paper and self.weighting != "uniform":
-            raise ParameterError(
-                "weighting", self.weighting, "uniform (how many records a client has is private)"
-            )
-        if not paper:
-            for key in ("tau", "unit_noise_std"):
-                if getattr(self, key) is not None:
-                    raise ParameterError(key, getattr(self, key), "null with mode=sound")
-        elif self.coalitions or self.expected_dropouts:
-            key = "coalitions" if self.coalitions else "expected_dropouts"
-            raise ParameterError(key, getattr(self, key), "none with mode=paper")
-        if self.pair_noise == "gaussian" and not self.update.adds_noise:
-            raise ParameterError(
-                "noise_multiplier",
-                self.update.noise_multiplier,
-                "a number > 0 with pair_noise=gaussian (uniform: secure aggregation alone)",
-            )
-        if paper and self.update.target_epsilon is None:
-            raise ParameterError("target_epsilon", None, "a number > 0 with mode=paper")
-        outside = self.circles()[-1]
-        if not paper and self.update.adds_noise and outside.num_honest < 2:
-            raise ParameterError(
-                "colluding_fraction",
-                self.colluding_fraction,
-                f"two honest clients at least: of {self.max_ready} clients of a round "
-                f"{outside.num_colluders} may collude, and min_ready = {self.min_ready}",
-            )
-        if self.client_epsilons and self.update.target_epsilon is None:
-            raise ParameterError(
-                "target_epsilons", dict(self.client_epsilons), "none without target_epsilon"
-            )
-        members = [client for each in self.coalitions for client in each.clients]
-        if len(set(members)) != len(members):
-            raise ParameterError("coalitions", members, "no client in two of them")
+            check_number(f"target_epsilons.{client}", epsilon, positive=True)
+        check_rules(self)
 
     @property
     def target_delta(self) -> float:
@@ -279,6 +215,7 @@ def unplanned_parameters(**fields: Any) -> NissParameters:
         If there is none of that name.
     """
     names = {field.name for field in dataclasses.fields(NissParameters)} - {"update", *_PLANNED}
+    check_update_fields(fields)
     # `mode` is this method's: the update's is always sound.
     own: dict[str, Any] = {key: fields.pop(key) for key in names & fields.keys()}
     update = DpFedPaqParameters(num_participations=1, **{"quantizer": "none", **fields})

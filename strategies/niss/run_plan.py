@@ -63,10 +63,12 @@ def plan_run(
         min_ready=least,
         max_ready=sampled,
     )
-    for each in parameters.coalitions:
+    for index, each in enumerate(parameters.coalitions):
         if each.min_ready > sampled:
             raise ParameterError(
-                "coalitions.min_ready", each.min_ready, f"at most the clients of a round, {sampled}"
+                f"coalitions[{index}].min_ready",
+                each.min_ready,
+                f"at most the clients of a round, {sampled}",
             )
     plan = replace(plan, num_sampled=sampled)
     if parameters.mode == "paper" or not parameters.update.adds_noise:
@@ -97,10 +99,20 @@ def plan_ready(
     """
     sampled = cohorts.num_sampled(num_clients)
     if sampled < 2:
+        given = {key: getattr(cohorts, key) for key in ("num_sampled_clients", "fraction_train")}
+        key = next((name for name, value in given.items() if value is not None), "num_clients")
         raise ParameterError(
-            "num_sampled_clients", sampled, "at least 2 with niss: noise cancels between clients"
+            key,
+            given.get(key, num_clients),
+            "at least 2 clients a round with niss: noise cancels between clients",
         )
     outside = num_clients - num_in_coalitions
+    if outside == 1:
+        raise ParameterError(
+            "coalitions",
+            f"{num_in_coalitions} of {num_clients} clients",
+            "all clients, or all but two at least: one alone has nobody to hide among",
+        )
     asked = sampled * outside // num_clients
     least = min_ready or max(2, math.ceil(READY_SHARE * asked - 1e-9))
     if outside and least > min(sampled, outside):

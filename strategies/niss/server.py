@@ -20,10 +20,11 @@ from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.mechanisms.layout import ArrayLayout
-from strategies.mechanisms.parameter_checks import ParameterError, check_integer
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.niss.algorithm import Words, average_uploads, sum_uploads
 from strategies.niss.attempt_noise import check_noise, plan_attempt
+from strategies.niss.attempts import AttemptLimits
 from strategies.niss.exchanges import Line
 from strategies.niss.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.niss.messages import TAG_BYTES, UPLOAD, exchange_group, parse_upload
@@ -44,13 +45,8 @@ class Niss(RoundStrategy):
     ----------
     num_sampled_clients, fraction_train, participation, max_participations, min_replies
         As in `CohortPlan`; cohorts have a fixed size.
-    min_ready : int or None
-        Ready clients, >= 2, below which a round is repeated; None: nine of ten of those asked.
-    max_dropouts : int or None
-        Ready clients that may vanish without a round being repeated; None: any number, 0 with
-        uniform masks.
-    max_attempts : int
-        How often a round is tried, >= 1; every upload of each try is charged.
+    min_ready, max_dropouts, max_attempts
+        As in `AttemptLimits`.
     uplink_budget_bits, client_ids, num_records, on_round
         As in `strategies.dp_fedpaq.DpFedPaq`.
     **parameters
@@ -90,16 +86,9 @@ class Niss(RoundStrategy):
         if participation == "poisson":
             allowed = "fixed, round_robin with niss (cohorts of the size that noise is planned for)"
             raise ParameterError("participation", participation, allowed)
-        check_integer("min_ready", min_ready, 2, optional=True)
-        check_integer("max_dropouts", max_dropouts, 0, optional=True)
-        check_integer("max_attempts", max_attempts, 1)
+        limits = AttemptLimits(min_ready, max_dropouts, max_attempts)
         self._parameters = unplanned_parameters(**parameters)
-        uniform = self._parameters.pair_noise == "uniform"
-        if max_dropouts and uniform:
-            raise ParameterError("max_dropouts", max_dropouts, "0 with pair_noise=uniform")
-        self._min_ready = min_ready
-        self._max_dropouts = 0 if uniform else max_dropouts
-        self._max_attempts = max_attempts
+        self.limits = limits.fit(self._parameters)
         self._budget = UplinkBudget(uplink_budget_bits)
         self.client_ids = client_ids
         self.tally = Tally()
@@ -137,7 +126,7 @@ class Niss(RoundStrategy):
         self.check_budget(num_rounds, num_clients, size)
         plan = replace(self._plan, num_rounds=num_rounds, num_clients=num_clients)
         self._parameters, self._plan = plan_run(
-            self._parameters, self.cohorts, plan, self._min_ready
+            self._parameters, self.cohorts, plan, self.limits.min_ready
         )
         if not self._tag:
             self._tag = self._stream("niss-run-tag").words(TAG_BYTES // 8).astype("<u8").tobytes()
@@ -168,8 +157,7 @@ class Niss(RoundStrategy):
         """
         layout = ArrayLayout.of(model := model_arrays(arrays))
         size = self.upload_bits(layout.num_parameters)
-        if self._round.number != server_round:
-            self._begin_round(server_round, grid, size)
+        self._begin_round(server_round, grid, size)
         current = self._round = self._round.next_attempt(arrays, layout.flatten(model), layout)
         clients = number_nodes(grid, self.client_ids)
         # Whoever is not connected is lost, like one that does not answer.
@@ -202,6 +190,8 @@ class Niss(RoundStrategy):
         return sent
 
     def _begin_round(self, server_round: int, grid: Grid, upload_bits: int) -> None:
+        if self._round.number == server_round:
+            return
         population = self._population or sorted(number_nodes(grid, self.client_ids))
         drawn = self.cohorts.draw(population, self._stream("cohort", server_round), server_round)
         uploads: Mapping[int, int] = {}
@@ -256,9 +246,8 @@ class Niss(RoundStrategy):
         current = self._round
         if len(summed) < self.cohorts.min_replies:
             return None
-        most = self._max_dropouts
-        if most is not None and current.num_dropped > most:
-            gone = (server_round, current.num_dropped, most)
+        if not self.limits.bear(current.num_dropped):
+            gone = (server_round, current.num_dropped, self.limits.max_dropouts)
             _log.warning("round %d: %d ready clients vanished, max_dropouts %d", *gone)
             return None
         assert current.noise is not None
@@ -282,7 +271,13 @@ class Niss(RoundStrategy):
         begin = time.perf_counter()
         self._timeout = timeout
         aggregated = None
-        for _ in range(self._max_attempts):
+        size = ArrayLayout.of(model_arrays(arrays)).num_parameters
+        self._begin_round(server_round, grid, self.upload_bits(size))
+        # Tries before the server was killed are among them: they were charged.
+        tried = self._round.attempt
+        if tried >= self.limits.max_attempts:
+            _log.warning("round %d: given up after %d tries (max_attempts)", server_round, tried)
+        for _ in range(tried, self.limits.max_attempts):
             try:
                 requests = self.configure_train(server_round, arrays, config, grid)
             except EndOfRun:

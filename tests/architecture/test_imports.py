@@ -161,7 +161,8 @@ def enters_flower(module: str, use: Use) -> bool:
 
 
 def draws_elsewhere(module: str, use: Use) -> bool:
-    return module != "fl_app.report.plots" and starts_with(use.name, ("matplotlib",))
+    drawing = ("fl_app.report.plots", "fl_app.report.picture_drawing")
+    return module not in drawing and starts_with(use.name, ("matplotlib",))
 
 
 RULES: dict[str, Callable[[str, Use], bool]] = {
@@ -173,7 +174,7 @@ RULES: dict[str, Callable[[str, Use], bool]] = {
     "nothing draws from a global generator": draws_globally,
     "torch is seeded in fl_app/local_training.py and fl_app/models.py only": seeds_torch,
     "private Flower is used in fl_app/engines/flower_internals.py only": enters_flower,
-    "matplotlib is used in fl_app/report/plots.py only": draws_elsewhere,
+    "matplotlib is used in the report's plots.py and picture_drawing.py only": draws_elsewhere,
 }
 
 

@@ -387,6 +387,18 @@ def test_a_boast_that_is_no_number_is_not_believed(value: Any) -> None:
     assert best <= 1.0
 
 
+def test_a_report_that_does_not_fit_the_run_is_not_believed() -> None:
+    def widen(replies: list[Message]) -> list[Message]:
+        metrics = replies[0].content["metrics"]
+        metrics["best-point"] = [0.5, 0.5, 0.5]
+        metrics["points"] = [0.5] * (3 * len(metrics["values"]))
+        return replies
+
+    run = Run(1, change=widen).start()
+    assert set(run.strategy.progress) == {1, 2, 3, 4}
+    assert run.rows[0].num_replies == 5
+
+
 def test_bytes_counted_are_the_bytes_in_the_messages() -> None:
     run = Run(3, upload="all", sample_rate=0.5).start()
     uplink = sum(len(r.content["arrays"]["update"].data) for r in run.grid.replies)
@@ -461,6 +473,14 @@ def test_a_run_that_goes_on_without_a_node_keeps_the_numbers_of_the_others() -> 
     assert [m.content["config"]["agent"] for m in found] == [0, 1, 2, 3, 4]
     assert found[2].metadata.dst_node_id == 7
 
+    # With a number to spare, an absent node keeps its own.
+    roomy = Run(4, num_agents=6)
+    roomy.strategy.import_state({**state, "num_agents": 6})
+    roomy.grid.get_node_ids = replaced.grid.get_node_ids  # type: ignore[method-assign]
+    roomy.strategy.prepare_run(roomy.grid, broadcast_record(None), 4)
+    numbers = dict(roomy.strategy.export_state()["numbers"])
+    assert (numbers[1_000_002], numbers[7]) == (2, 5)
+
 
 @pytest.mark.parametrize("state", [{}, {"tally": {}}, [], None, {"tally": {}, "num_agents": 3}])
 def test_another_state_is_refused(state: Any) -> None:
@@ -530,6 +550,9 @@ def test_the_controls() -> None:
     assert np.linalg.norm(one) == pytest.approx(np.linalg.norm(other))
     assert np.abs(one - other).max() > 0.01
     assert plain.strategy.epsilon() == turned.strategy.epsilon()
+    # What is turned away is the signal of the release itself.
+    signals = [own(run.rows[0])["signal_to_noise"] for run in (plain, turned)]
+    assert signals[0] == pytest.approx(signals[1], rel=1e-12)
 
     apart = Run(3, seed=1, control="no_sharing", upload="all").start()
     assert apart.broadcasts == [None] * 3

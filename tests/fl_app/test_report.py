@@ -213,6 +213,14 @@ def test_a_summary_says_what_does_not_hold():
     seeded = show(summary_table(SUMMARY | {"randomness": "seeded"}, [GUARANTEE | SEEDED] * 2))
     assert seeded.count("! The seed gives the noise away.") == 1
     assert "! seeded run: not a release" in seeded
+    # What a reason says already is not said again; what another one adds is.
+    first = SEEDED | {"why_not": "seeded run: noise is known; keys are, too; no trust list: none"}
+    second = SEEDED | {"why_not": "seeded run: noise is known; keys are, too"}
+    third = SEEDED | {"why_not": "seeded run: noise is known; delta is too large"}
+    rows = [GUARANTEE | each for each in (first, second, third)]
+    once = show(summary_table(SUMMARY | {"randomness": "seeded"}, rows))
+    notices = [line for line in once.splitlines() if line.startswith("!")]
+    assert [line.strip() for line in notices] == [f"! {first['why_not']}", "! delta is too large"]
     assert "! clipping_norm is null." in show(summary_table(SUMMARY, [GUARANTEE | NO_NOISE]))
     assert "No privacy guarantee" in show(summary_table(SUMMARY, []))
 

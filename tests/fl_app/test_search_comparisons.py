@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 from fl_app.report import read_run_folder
-from fl_app.report.matched_searches import compare_searches
+from fl_app.report.matched_searches import Comparison, compare_searches
+from fl_app.report.paired_differences import MeanEstimate
 from fl_app.report.printing import print_searches, print_sweep
 from fl_app.report.search_arms import average_best, group_arms, track_best
-from fl_app.report.search_tables import explain_paired, paired_table
+from fl_app.report.search_tables import explain_paired, list_paired, paired_table
 from fl_app.report.tables import print_tables, summary_table, sweep_table
 from tests.fl_app.report_samples import SUMMARY, save_run
 from tests.fl_app.search_samples import (
@@ -193,6 +194,21 @@ def test_a_sweep_of_two_settings_is_compared_along_each(tmp_path):
     assert settings == ["num_rounds", "num_rounds", "strategy", "strategy"]
 
 
+def test_strategies_are_compared_at_the_same_value_of_what_else_was_swept(tmp_path):
+    runs = []
+    for mode in ("", "\n  mode: paper\n  outputs: 2"):
+        for clip in (1, 2):
+            config = f"seed: 1\nstrategy:\n  clip: {clip}\n  label: fts{len(mode)}{mode}\n"
+            runs.append(search(tmp_path / str(len(runs)), config=config, iterations=2))
+    found = [each for each in compare_searches(runs) if each.setting == "strategy"]
+    pairs = [(each.first, each.second) for each in found]
+    labels = [arm.label for arm in group_arms(runs)]
+    assert pairs == [(labels[0], labels[2]), (labels[1], labels[3])]
+    # Beside another setting there is no pair.
+    longer = dataclasses.replace(runs[2], config_text=f"num_rounds: 9\n{runs[2].config_text}")
+    assert compare_searches([runs[0], longer]) == []
+
+
 def test_the_shorter_of_two_runs_says_where_the_comparison_ends(tmp_path):
     runs = [search(tmp_path / "a", iterations=12)]
     runs += [search(tmp_path / "b", iterations=7, control="random")]
@@ -247,6 +263,16 @@ def test_paired_differences_are_printed_with_how_to_read_them(tmp_path):
 
 def _as_random(run):
     return dataclasses.replace(run, config_text=search_config(0, "random"))
+
+
+def test_an_interval_is_judged_by_its_nearer_end():
+    estimates = {
+        number: MeanEstimate(mean, 0.2, 9, 3) for number, mean in enumerate((0.1, 0.3, -0.3, -0.1))
+    }
+    rows = list(list_paired([Comparison("x", "a", "b", estimates, 3, 0.5, 0.01)]))
+    assert [row[5] for row in rows] == ["holds 0", "above 0", "below 0", "holds 0"]
+    assert [row[-1] for row in rows] == ["", "", "", "50.0 %"]
+    assert rows[1][3:5] == ["+0.3", "[+0.1, +0.5]"]
 
 
 def test_a_single_pair_has_no_interval(tmp_path):

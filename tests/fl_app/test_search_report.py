@@ -8,6 +8,7 @@ import pytest
 
 from fl_app.report import read_run_folder, write_plots, write_report
 from fl_app.report.figures import list_figures, place_runs
+from fl_app.report.picture_drawing import draw_picture
 from fl_app.report.plots import render_svg
 from fl_app.report.search_arms import track_best
 from fl_app.report.search_picture import picture_search
@@ -131,6 +132,25 @@ def test_the_picture_shows_queries_boxes_and_the_broadcast(tmp_path, dimension):
     assert (tmp_path / "plots" / "search.png") in write_plots(run, tmp_path / "plots")
 
 
+def test_the_first_axis_lies_across(tmp_path):
+    from matplotlib.figure import Figure
+
+    folder = save_search(tmp_path / "run")
+    file = folder / "shared_function.json"
+    shared = json.loads(file.read_text())
+    shared["values"] = [[float(index > 15)] * 21 for index in range(21)]
+    shared["subregions"][1]["high"] = [0.9, 1.0]
+    file.write_text(json.dumps(shared))
+    figure = Figure()
+    draw_picture(figure, picture_search(read_run_folder(folder)))
+    filled, _, edges = figure.axes[0].collections[:3]
+    highest = filled.get_paths()[-1].get_extents()
+    assert (highest.x0 > 0.75, highest.x1, highest.y0, highest.y1) == (True, 1.0, 0.0, 1.0)
+    segments = [segment.tolist() for segment in edges.get_segments()]
+    assert len(segments) == 7  # of two boxes, the edge between them once
+    assert [[0.9, 0.0], [0.9, 1.0]] in segments
+
+
 def test_a_picture_needs_one_or_two_axes_and_something_to_show(tmp_path):
     assert picture_search(search(tmp_path / "3", dimension=3)) is None
     assert picture_search(search(tmp_path / "0", queries=None, best=None, shared=None)) is None
@@ -251,7 +271,7 @@ def test_a_running_search_is_read_as_far_as_it_goes(tmp_path):
     run = search(tmp_path / "run", iterations=3, **given)
     page = page_of(run, tmp_path)
     assert "This run has not finished: round 4 recorded last." in page.text
-    assert f"Best value, mean over agents {run.metrics[-1]['best_value_mean']:.5g}" in page.text
+    assert f"Best value, mean over agents {run.metrics[-1]['best_value_mean']:.4g}" in page.text
     assert "Releases 3" in page.text
     assert "Best points" not in page.text
     empty = search(tmp_path / "empty", metrics=[search_row(0)], queries=[], **given)

@@ -91,6 +91,8 @@ def test_a_search_leaves_its_folder(fl_app: Any) -> None:
     assert summary["best_value_mean"] == pytest.approx(rows[-1]["best_value_mean"])
     assert summary["num_clients"] == AGENTS
     assert (summary["objective"], summary["control"]) == ("synthetic", "none")
+    # Of one coordinate: z times the clipping norm, over the number of agents.
+    assert summary["noise_std"] == pytest.approx(summary["noise_multiplier"] / AGENTS)
     assert [each["adversary"] for each in found["privacy"]["guarantees"]] == [
         *("model_user", "server")
     ]
@@ -102,19 +104,29 @@ def test_a_search_leaves_its_folder(fl_app: Any) -> None:
     assert abs(peak - shared["point"]["x1"]) < 0.01
 
 
-def test_regrets_are_the_objectives_own(fl_app: Any) -> None:
-    found = search(fl_app, "run", "objective.noise_std=0")
-    settings = compose_settings([*SMALL, "objective.noise_std=0"])
+@pytest.mark.parametrize("noise", [0, 2])
+def test_regrets_are_the_objectives_own(fl_app: Any, noise: float) -> None:
+    """Of the values without noise, at all points: never below 0, however lucky an observation."""
+    words = f"objective.noise_std={noise}"
+    found = search(fl_app, "run", words)
+    settings = compose_settings([*SMALL, words])
     assert settings.objective is not None
     objective = load_objective(settings.objective, settings.seed)
-    regrets = []
+    simple, total = [], []
     for agent in range(AGENTS):
         optimum = objective.optimum(agent)
         assert optimum is not None
-        regrets.append(optimum - found["best_point"]["agents"][agent]["value"])
+        points = np.array([each.point for each in observations("run", agent)])
+        regrets = optimum - objective.values(agent, points)
+        simple.append(regrets.min())
+        total.append(regrets[INITIAL:].sum())
     row = found["metrics"][-1]
-    assert row["simple_regret_mean"] == pytest.approx(np.mean(regrets))
-    assert row["simple_regret_worst"] == pytest.approx(max(regrets))
+    assert row["simple_regret_mean"] == pytest.approx(np.mean(simple))
+    assert row["simple_regret_worst"] == pytest.approx(max(simple))
+    assert row["cumulative_regret_mean"] == pytest.approx(np.mean(total))
+    assert min(simple) >= -1e-9
+    observed = [each["value"] for each in found["best_point"]["agents"]]
+    assert (max(observed) > max(map(objective.optimum, range(AGENTS)))) == (noise > 0)
 
 
 def test_the_same_seed_gives_the_same_search_and_another_one_another(fl_app: Any) -> None:

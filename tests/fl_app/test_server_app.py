@@ -247,6 +247,31 @@ def test_whoever_uses_flower_alone_reads_the_end(
     assert line.startswith("fl-app: num_rounds: 'one'; allowed:")
 
 
+def test_whoever_uses_flower_alone_gets_a_report(tmp_path: Path) -> None:
+    config = {"overrides": "num_rounds=1", "output-dir": str(tmp_path / "alone")}
+    run_in_process(server_app.app, client_app, 3, config)
+    assert "<html" in (tmp_path / "alone" / "report.html").read_text(encoding="utf-8")
+    assert list((tmp_path / "alone" / "plots").iterdir())
+    # The launcher draws its own.
+    launch(tmp_path / "launched")
+    assert not (tmp_path / "launched" / "report.html").exists()
+
+
+@pytest.mark.parametrize("part", ["read_run_folder", "write_plots", "write_report"])
+def test_a_report_that_cannot_be_drawn_does_not_fail_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"fl_app.report.{part}", fail)
+    config = {"overrides": "num_rounds=1", "output-dir": str(tmp_path)}
+    run_in_process(server_app.app, client_app, 3, config)
+    assert f"fl-app: done; the folder of the run is {tmp_path}" in capsys.readouterr().out
+    assert (tmp_path / "summary.json").exists()
+    assert "WARNING fl_app.server_app: no report: OSError: " in (tmp_path / "run.log").read_text()
+
+
 def test_errors_of_others_are_named_and_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,11 @@ def test_the_nodes_found_are_the_clients_and_the_folder_is_said(
     assert outcome.summary["engine"] == "simulation"
     assert outcome.sha256 == run("num_rounds=3", "num_clients=5", "seed=4").sha256
     # Clients keep their states in the folder, which only the server knew at first.
+    left = {path.name for path in Path(folder).iterdir()}
+    assert {"report.html", "plots", "privacy.json", "model.safetensors"} <= left
+    page = (Path(folder) / "report.html").read_text(encoding="utf-8")
+    assert outcome.sha256[:12] in page
+    assert {path.suffix for path in (Path(folder) / "plots").iterdir()} == {".png"}
     entries = list_entries(Path(folder) / "checkpoint")
     assert [(each.client, each.entry.participations) for each in entries] == [
         (client, 3) for client in range(5)
@@ -187,6 +192,7 @@ def test_the_folder_can_be_named_and_the_superlink_stopped(flower: Flower) -> No
     )
     assert status == "finished:completed"
     assert f"fl-app: done; the folder of the run is {folder}" in log
+    assert (folder / "report.html").exists()
     assert read_outcome(folder).summary["num_clients"] == 2  # Flower's own default
     flower.launcher.assert_nothing_is_installed()
     flower.stop()

@@ -306,7 +306,7 @@ def test_a_seeded_run_killed_in_the_second_try_of_a_round(
 @pytest.mark.slow
 def test_killed_twice_in_the_same_round(watched: Watched, tmp_path: Path) -> None:
     watched.killed_at = (UPLOAD, 2, 1, LAST)
-    words = (*SECRET, "hydra.run.dir=run")
+    words = (*SECRET, "strategy.max_attempts=4", "hydra.run.dir=run")
     assert Command(*words, folder=tmp_path).finish() == -signal.SIGKILL
     for attempt in (2, 3):
         watched.killed_at = (UPLOAD, 2, attempt, LAST)
@@ -319,6 +319,25 @@ def test_killed_twice_in_the_same_round(watched: Watched, tmp_path: Path) -> Non
     assert [row["num_attempts"] for row in read_outcome(folder).rows[1:]] == [1, 4, 1, 1]
     assert tally_of(folder) == ledger_of(folder) == dict.fromkeys(EVERYBODY, ROUNDS + 3)
     assert_no_key_is_used_twice(watched.uploads(), watched.read())
+
+
+@pytest.mark.slow
+def test_killed_in_the_last_try_a_round_is_given_up(watched: Watched, tmp_path: Path) -> None:
+    """Its uploads stay charged, and no round costs a client more of them than it may have tries."""
+    watched.killed_at = (UPLOAD, 2, 1, LAST)
+    words = (*SECRET, "strategy.max_attempts=2", "hydra.run.dir=run")
+    assert Command(*words, folder=tmp_path).finish() == -signal.SIGKILL
+    watched.killed_at = (UPLOAD, 2, 2, LAST)
+    assert Command("resume=run", folder=tmp_path).finish() == -signal.SIGKILL
+    watched.killed_at = None
+    assert Command("resume=run", folder=tmp_path).finish() == 0
+    folder = tmp_path / "run"
+    outcome = read_outcome(folder)
+    assert [row["num_attempts"] for row in outcome.rows[1:]] == [1, 2, 1, 1]
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS, 0, CLIENTS, CLIENTS]
+    assert tally_of(folder) == ledger_of(folder) == dict.fromkeys(EVERYBODY, ROUNDS + 1)
+    assert_no_key_is_used_twice(watched.uploads(), watched.read())
+    assert "round 2: given up after 2 tries (max_attempts)" in (folder / "run.log").read_text()
 
 
 @pytest.mark.parametrize("randomness", ["secret", pytest.param("seeded", marks=pytest.mark.slow)])

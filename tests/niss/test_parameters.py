@@ -59,10 +59,9 @@ def test_parameters_survive_the_wire(
 
 
 def test_parameters_of_mode_paper_survive_the_wire() -> None:
-    chosen = make_parameters(
-        **PAPER, tau=0.5, unit_noise_std=0.1, weighting="examples", collusion_bound="optimistic"
-    )
-    assert NissParameters.from_json(chosen.to_json()) == chosen
+    for own in ({"tau": 0.5}, {"collusion_bound": "optimistic"}):
+        chosen = make_parameters(**PAPER, unit_noise_std=0.1, weighting="examples", **own)
+        assert NissParameters.from_json(chosen.to_json()) == chosen
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -96,15 +95,30 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(("unit_noise_std", {**PAPER, "unit_noise_std": x}) for x in (0.0, -1.0, math.inf)),
     ("coalitions", {**PAPER, "coalitions": (Coalition((0, 1), 0.0, 2),)}),
     ("expected_dropouts", {**PAPER, "expected_dropouts": 1}),
+    # What would have no effect.
+    ("collusion_bound", {"collusion_bound": "optimistic"}),
+    ("collusion_bound", {**PAPER, "tau": 0.5, "collusion_bound": "optimistic"}),
+    *(
+        (key, {**PAPER, "pair_noise": "none", key: value})
+        for key, value in (("tau", 0.0), ("unit_noise_std", 1.0), ("collusion_bound", "optimistic"))
+    ),
+    ("expected_dropouts", {"pair_noise": "uniform", "expected_dropouts": 1}),
+    (
+        "expected_dropouts",
+        {"pair_noise": "uniform", "noise_multiplier": 0.0, "expected_dropouts": 1},
+    ),
     ("noise_multiplier", {"noise_multiplier": 0.0}),
     ("target_epsilon", {"mode": "paper"}),
     ("target_epsilons", {"client_epsilons": ((0, 1.0),)}),
     *(
         (
-            "target_epsilons",
+            f"target_epsilons{name}",
             {"noise_multiplier": None, "target_epsilon": 1.0, "client_epsilons": (pair,)},
         )
-        for pair in ((0, 0.0), (0, -1.0), (0, math.nan), (-1, 1.0), (0.5, 1.0), (True, 1.0))
+        for name, pair in (
+            *((".7", (7, 0.0)), (".7", (7, -1.0)), (".7", (7, math.nan)), (".7", (7, math.inf))),
+            *(("", (-1, 1.0)), ("", (0.5, 1.0)), ("", (True, 1.0))),
+        )
     ),
     (
         "coalitions",

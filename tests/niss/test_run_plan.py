@@ -43,7 +43,8 @@ def test_ready_clients_and_participations(
     ("changes", "words"),
     [
         ({"num_sampled_clients": 1}, "num_sampled_clients: 1"),
-        ({"fraction_train": 0.1}, "num_sampled_clients: 1"),
+        ({"fraction_train": 0.1}, "^fraction_train: 0.1"),
+        ({"num_clients": 1}, "^num_clients: 1"),
         ({"num_sampled_clients": 11}, "num_sampled_clients: 11"),
         ({"min_ready": 11}, "min_ready: 11"),
         ({"num_sampled_clients": 5, "min_ready": 6}, "min_ready: 6"),
@@ -52,7 +53,7 @@ def test_ready_clients_and_participations(
 )
 def test_too_few_clients_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterError, match=words):
-        plan(10, **changes)
+        plan(**{"num_clients": 10, **changes})
 
 
 def test_the_common_noise_is_what_the_clients_need() -> None:

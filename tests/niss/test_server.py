@@ -461,8 +461,32 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"expected_dropouts": -1}, "expected_dropouts: -1"),
     ({"expected_dropouts": 4}, "expected_dropouts: 4"),
     ({"expected_dropouts": 1, **UNIFORM}, "expected_dropouts: 1"),
+    (
+        {"expected_dropouts": 2, "max_dropouts": 1},
+        "expected_dropouts: 2; allowed: at most max_dropouts = 1",
+    ),
+    ({"expected_dropouts": 1, **MASKS_ALONE}, "expected_dropouts: 1; allowed: 0 with pair_noise"),
+    ({"collusion_bound": "optimistic"}, "collusion_bound: 'optimistic'; allowed: conservative"),
+    ({"mechanism": "dp_sgd"}, "mechanism: 'dp_sgd'; allowed: update_noise with niss"),
+    ({"max_grad_norm": 1.0}, "max_grad_norm: 1.0; allowed: null with niss, but for"),
+    (
+        {"coalitions": (Coalition((0, 1), 0.0, 2), Coalition((2, 3, 4), 0.5, 2))},
+        "coalitions[1].colluding_fraction: 0.5; allowed: a fraction that leaves 2 honest clients",
+    ),
+    (
+        {"coalitions": (Coalition((0, 1), 0.0, 2),), "expected_dropouts": 1, "min_ready": 3},
+        "expected_dropouts: 1; allowed: 0 to 0 with 2 honest clients of min_ready = 2",
+    ),
+    (
+        {"coalitions": (Coalition((0, 1, 2, 3), 0.0, 4),), "num_sampled_clients": 3},
+        "coalitions: '4 of 5 clients'; allowed: all clients, or all but two at least",
+    ),
+    (
+        {"coalitions": (Coalition((0, 1, 2), 0.0, 3),), "num_sampled_clients": 2},
+        "coalitions[0].min_ready: 3; allowed: at most the clients of a round, 2",
+    ),
     ({"client_epsilons": ((0, 1.0),)}, "target_epsilons: {0: 1.0}; allowed: none without"),
-    ({"client_epsilons": ((0, -1.0),)}, "target_epsilons: -1.0"),
+    ({"client_epsilons": ((0, -1.0),)}, "target_epsilons.0: -1.0"),
     ({"num_sampled_clients": 1}, "num_sampled_clients: 1; allowed: at least 2"),
     ({"num_sampled_clients": 6}, "num_sampled_clients: 6; allowed: at most"),
     ({"min_ready": 6}, "min_ready: 6; allowed: at most the clients of a round, 5"),
