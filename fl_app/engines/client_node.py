@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientNodes:
-    """The nodes of a run: node i has ``partition-id`` i and the id FIRST_NODE_ID + i.
+    """The nodes of a run: node i has the id FIRST_NODE_ID + i.
 
     Attributes
     ----------
@@ -28,11 +28,17 @@ class ClientNodes:
     num_clients : int
     run_config : mapping
         The run's configuration, as Flower would give it to the apps.
+    first_partition : int
+        ``partition-id`` of node 0; those of the others follow.
+    num_partitions : int or None
+        How many partitions there are in all; None: as many as nodes.
     """
 
     client_app: ClientApp
     num_clients: int
     run_config: Mapping[str, str | int | float]
+    first_partition: int = 0
+    num_partitions: int | None = None
 
     def answer(
         self, message: Message, state: RecordDict | None
@@ -53,13 +59,16 @@ class ClientNodes:
             its text, and the state as it was.
         """
         node = message.metadata.dst_node_id
-        partition = node - FIRST_NODE_ID
-        if not 0 <= partition < self.num_clients:
+        number = node - FIRST_NODE_ID
+        if not 0 <= number < self.num_clients:
             return _refuse(message, NODE_UNAVAILABLE, "no such node"), state
         context = Context(
             run_id=RUN_ID,
             node_id=node,
-            node_config={"partition-id": partition, "num-partitions": self.num_clients},
+            node_config={
+                "partition-id": self.first_partition + number,
+                "num-partitions": self.num_partitions or self.num_clients,
+            },
             state=copy_records(state or RecordDict()),
             run_config=dict(self.run_config),
         )
@@ -68,7 +77,7 @@ class ClientNodes:
         except (Exception, SystemExit):
             # The text may hold data, so it stays in the client's log. As on Flower's own engines,
             # the node's state is what it was before the message.
-            _log.exception("client app of partition %d raised", partition)
+            _log.exception("client app of client %d raised", number)
             return _refuse(message, CLIENT_APP_RAISED, "client app raised"), state
         return reply, context.state or None
 

@@ -6,7 +6,8 @@ version that it was not written for.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -51,6 +52,7 @@ __all__ = [
     "deliver",
     "describe_metadata",
     "identify_process",
+    "own_identity",
 ]
 
 
@@ -60,6 +62,16 @@ def identify_process(run_id: int) -> None:
     TaskIdentity.run_id = run_id
     TaskIdentity.node_id = SERVER_NODE_ID
     TaskIdentity.task_id = 1
+
+
+@contextmanager
+def own_identity() -> Iterator[None]:
+    """Let a process that is a client of one run be the server of another, and put back after it."""
+    before = TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id
+    try:
+        yield
+    finally:
+        TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before
 
 
 def describe_metadata(message: Message) -> dict[str, Any]:

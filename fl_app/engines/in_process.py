@@ -28,12 +28,14 @@ class InProcessGrid(Grid):
     client_app : ClientApp
         What each node runs.
     num_clients : int
-        Nodes, >= 1; node i has ``partition-id`` i. Nothing is kept for a node that has no state.
+        Nodes, >= 1; node i is client i. Nothing is kept for a node that has no state.
     run_config : mapping
         The run's configuration, as Flower would give it to the apps.
     pool : WorkerPool or None
         The processes that the nodes run in, of the same app, number and configuration; None: this
         one.
+    first_partition, num_partitions : int
+        As in `ClientNodes`, without a pool.
 
     Raises
     ------
@@ -49,11 +51,16 @@ class InProcessGrid(Grid):
         num_clients: int,
         run_config: Mapping[str, str | int | float],
         pool: WorkerPool | None = None,
+        *,
+        first_partition: int = 0,
+        num_partitions: int | None = None,
     ) -> None:
         if isinstance(num_clients, bool) or not isinstance(num_clients, int) or num_clients < 1:
             raise ValueError(f"num_clients: {num_clients!r}; allowed: an integer >= 1")
         identify_process(RUN_ID)
-        self._nodes = ClientNodes(client_app, num_clients, dict(run_config))
+        self._nodes = ClientNodes(
+            client_app, num_clients, dict(run_config), first_partition, num_partitions
+        )
         self._num_clients = num_clients
         self._pool = pool
         self._states: dict[int, RecordDict] = {}
@@ -62,7 +69,7 @@ class InProcessGrid(Grid):
 
     @property
     def partition_ids(self) -> dict[int, int]:
-        """Node id to partition number; on other engines the nodes are asked for it."""
+        """Node id to client number; on other engines the nodes are asked for it."""
         return {FIRST_NODE_ID + index: index for index in range(self._num_clients)}
 
     def set_run(self, run: Run) -> None:
