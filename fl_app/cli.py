@@ -13,12 +13,12 @@ from fl_app.conf_folder import describe_choices
 from fl_app.errors import ConfigError, RunError, list_choices
 
 USAGE = """\
-usage: fl-app [run] [-m] [key=value ...]     train; -m sweeps over comma-separated values
+usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over comma-separated values
        fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
        fl-app evaluate RUN [data=...]        evaluate a run's model
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
        fl-app ledger RUN | --state-dir DIR   show what was taken from each client
-       fl-app list [strategies|data|models|experiments]
+       fl-app list [strategies|data|models|objectives|experiments]
 
   --debug               show tracebacks
   --config-dir FOLDER   (run) add files of your own: FOLDER/experiment/mine.yaml, experiment=mine

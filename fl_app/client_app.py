@@ -17,6 +17,8 @@ from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
 from strategies.dp_fedpaq.messages import STATE_LOST
 
+# This module's app, for processes that import it themselves.
+CLIENT_APP = "fl_app.client_app:app"
 SETTINGS_KEY = "settings"
 PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
 QUERY_ACTION = "partition"
@@ -50,7 +52,6 @@ def train(message: Message, context: Context) -> Message:
 
     An exception would travel to the server with its text, so none leaves this function.
     """
-    # One thread a client: the sums of a run must not depend on how many cores there are.
     use_one_thread()
     try:
         settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))

@@ -240,9 +240,10 @@ def execute(
 
             run_simulation(settings, folder, resume)
         else:
-            from fl_app.client_app import STATE_KEY
+            from fl_app.client_app import CLIENT_APP, STATE_KEY
             from fl_app.client_app import app as client_app
             from fl_app.engines.in_process import run_in_process
+            from fl_app.engines.worker_pool import start_workers
             from fl_app.server_app import app as server_app
 
             assert settings.num_clients is not None
@@ -252,7 +253,9 @@ def execute(
                 "resume": resume,
                 STATE_KEY: str(folder.absolute() / CHECKPOINT_FOLDER),
             }
-            run_in_process(server_app, client_app, settings.num_clients, run_config)
+            given = (settings.num_clients, run_config)
+            with start_workers(settings.engine.workers, CLIENT_APP, *given) as pool:
+                run_in_process(server_app, client_app, *given, pool)
     run = read_run_folder(folder)
     if run.summary is None:
         raise RunError(f"the run left no summary in {folder}")

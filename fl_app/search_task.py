@@ -103,12 +103,12 @@ def load_run_objective(settings: RunSettings) -> Objective:
     """
     assert settings.objective is not None
     objective = load_objective(settings.objective, settings.seed, settings.data, settings.model)
-    if settings.num_clients not in (None, objective.num_agents):
-        raise ConfigError(
-            "num_clients",
-            settings.num_clients,
-            f"the agents of objective={settings.objective.name}, {objective.num_agents}, or null",
-        )
+    found, wanted = settings.num_clients, objective.num_agents
+    if found not in (None, wanted):
+        rule = f"the agents of objective={settings.objective.name}, {wanted}, or null"
+        if settings.engine.name == "simulation":
+            rule += f"; with flwr run: --federation-config num-supernodes={wanted}"
+        raise ConfigError("num_clients", found, rule)
     return objective
 
 

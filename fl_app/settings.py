@@ -34,7 +34,8 @@ class EngineSettings:
     name : str
         ``in_process`` or ``simulation`` (Flower's simulation runtime).
     workers : int
-        Clients that train at the same time (simulation; in process it is always one).
+        Clients that work at the same time: 1 in the command's own process, more in as many
+        processes.
     """
 
     name: Literal["in_process", "simulation"] = "in_process"
@@ -114,8 +115,6 @@ class RunSettings:
         _require("min_replies", self.min_replies, self.min_replies >= 1, "an integer >= 1")
         _require("round_timeout", self.round_timeout, self.round_timeout > 0, "seconds > 0")
         _require("engine.workers", self.engine.workers, self.engine.workers >= 1, "an integer >= 1")
-        if self.engine.name == "in_process" and self.engine.workers != 1:
-            raise ConfigError("engine.workers", self.engine.workers, "1 with engine=in_process")
         for key in ("loss_rate", "late_rate", "drop_after_ready"):
             rate = getattr(self.faults, key)
             _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")

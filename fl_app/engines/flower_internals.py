@@ -6,6 +6,8 @@ version that it was not written for.
 """
 
 import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -30,6 +32,7 @@ check_flower_version()
 
 from flwr.app import (  # noqa: E402
     Array,
+    Error,
     Message,
     Metadata,
     RecordDict,
@@ -43,10 +46,13 @@ _message_numbers = itertools.count(1)
 __all__ = [
     "SERVER_NODE_ID",
     "Run",
+    "build_message",
     "check_flower_version",
     "copy_records",
     "deliver",
+    "describe_metadata",
     "identify_process",
+    "own_identity",
 ]
 
 
@@ -58,18 +64,39 @@ def identify_process(run_id: int) -> None:
     TaskIdentity.task_id = 1
 
 
+@contextmanager
+def own_identity() -> Iterator[None]:
+    """Let a process that is a client of one run be the server of another, and put back after it."""
+    before = TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id
+    try:
+        yield
+    finally:
+        TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before
+
+
+def describe_metadata(message: Message) -> dict[str, Any]:
+    """Return all that a message holds beside its content, as JSON values."""
+    return dict(message.metadata.__dict__)
+
+
+def build_message(metadata: Mapping[str, Any], content: RecordDict | Error) -> Message:
+    """Return the message of a content and of what `describe_metadata` returned."""
+    built = Metadata.__new__(Metadata)
+    built.__dict__.update(metadata)
+    if isinstance(content, Error):
+        return make_message(metadata=built, error=content)
+    return make_message(metadata=built, content=content)
+
+
 def deliver(message: Message) -> Message:
     """Return a message as its receiver gets it: numbered, and with records of its own.
 
     Bytes are immutable and stay shared; every record around them is new, so neither side can
     change what the other holds.
     """
-    metadata = Metadata.__new__(Metadata)
-    metadata.__dict__.update(message.metadata.__dict__)
-    metadata.__dict__["_message_id"] = str(next(_message_numbers))
-    if message.has_error():
-        return make_message(metadata=metadata, error=message.error)
-    return make_message(metadata=metadata, content=copy_records(message.content))
+    metadata = {**describe_metadata(message), "_message_id": str(next(_message_numbers))}
+    content = message.error if message.has_error() else copy_records(message.content)
+    return build_message(metadata, content)
 
 
 def copy_records(content: RecordDict) -> RecordDict:

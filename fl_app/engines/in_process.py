@@ -1,23 +1,21 @@
 """The in-process engine: a Flower grid whose nodes run in this process, one after the other.
 
 The ServerApp, the strategy and the ClientApp are the same that Flower runs; messages are copied
-between nodes as a network would copy them, and the order is always the order of sending.
+between nodes as a network would copy them, and the order is always the order of sending. With a
+`WorkerPool` the nodes run in its processes, several at a time.
 """
 
 import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fl_app.engines.flower_internals import Run, copy_records, deliver, identify_process
-
-RUN_ID = 1
-FIRST_NODE_ID = 1_000_000
-# Flower's error codes.
-CLIENT_APP_RAISED, NODE_UNAVAILABLE = 2, 5
+from fl_app.engines.client_node import FIRST_NODE_ID, RUN_ID, ClientNodes
+from fl_app.engines.flower_internals import Run, deliver, identify_process
+from fl_app.engines.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +28,14 @@ class InProcessGrid(Grid):
     client_app : ClientApp
         What each node runs.
     num_clients : int
-        Nodes, >= 1; node i has ``partition-id`` i. Nothing is kept for a node that has no state.
+        Nodes, >= 1; node i is client i. Nothing is kept for a node that has no state.
     run_config : mapping
         The run's configuration, as Flower would give it to the apps.
+    pool : WorkerPool or None
+        The processes that the nodes run in, of the same app, number and configuration; None: this
+        one.
+    first_partition, num_partitions : int
+        As in `ClientNodes`, without a pool.
 
     Raises
     ------
@@ -43,21 +46,30 @@ class InProcessGrid(Grid):
     """
 
     def __init__(
-        self, client_app: ClientApp, num_clients: int, run_config: Mapping[str, str | int | float]
+        self,
+        client_app: ClientApp,
+        num_clients: int,
+        run_config: Mapping[str, str | int | float],
+        pool: WorkerPool | None = None,
+        *,
+        first_partition: int = 0,
+        num_partitions: int | None = None,
     ) -> None:
         if isinstance(num_clients, bool) or not isinstance(num_clients, int) or num_clients < 1:
             raise ValueError(f"num_clients: {num_clients!r}; allowed: an integer >= 1")
         identify_process(RUN_ID)
-        self._client_app = client_app
+        self._nodes = ClientNodes(
+            client_app, num_clients, dict(run_config), first_partition, num_partitions
+        )
         self._num_clients = num_clients
-        self._run_config = dict(run_config)
+        self._pool = pool
         self._states: dict[int, RecordDict] = {}
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(RUN_ID)
 
     @property
     def partition_ids(self) -> dict[int, int]:
-        """Node id to partition number; on other engines the nodes are asked for it."""
+        """Node id to client number; on other engines the nodes are asked for it."""
         return {FIRST_NODE_ID + index: index for index in range(self._num_clients)}
 
     def set_run(self, run: Run) -> None:
@@ -86,11 +98,11 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Run each message's node in turn and keep the reply until it is pulled."""
-        identifiers = []
-        for message in messages:
-            delivered = deliver(message)
-            identifiers.append(delivered.metadata.message_id)
-            self._replies[identifiers[-1]] = self._answer(delivered)
+        requests = [deliver(message) for message in messages]
+        identifiers = [request.metadata.message_id for request in requests]
+        for identifier, reply in zip(identifiers, self._answer(requests, None), strict=True):
+            assert reply is not None
+            self._replies[identifier] = reply
         return identifiers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -105,45 +117,36 @@ class InProcessGrid(Grid):
 
         As on a network, a client that takes longer than that has done its work in vain.
         """
-        begin = time.monotonic()
-        requests, replies = list(messages), []
-        for number, message in enumerate(requests):
-            reply = self._answer(deliver(message))
-            if timeout is not None and time.monotonic() - begin >= timeout:
-                _log.warning(
-                    "round time-out of %g s: %d of %d clients did not answer in time",
-                    timeout,
-                    len(requests) - number,
-                    len(requests),
-                )
-                break
-            replies.append(reply)
-        return replies
+        requests = list(messages)
+        replies = self._answer([deliver(each) for each in requests], timeout)
+        in_time = [reply for reply in replies if reply is not None]
+        if len(in_time) < len(requests):
+            _log.warning(
+                "round time-out of %g s: %d of %d clients did not answer in time",
+                timeout,
+                len(requests) - len(in_time),
+                len(requests),
+            )
+        return in_time
 
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        partition = node - FIRST_NODE_ID
-        if not 0 <= partition < self._num_clients:
-            return deliver(Message(Error(NODE_UNAVAILABLE, "no such node"), reply_to=message))
-        context = Context(
-            run_id=RUN_ID,
-            node_id=node,
-            node_config={"partition-id": partition, "num-partitions": self._num_clients},
-            state=copy_records(self._states.get(node) or RecordDict()),
-            run_config=dict(self._run_config),
-        )
-        try:
-            reply = deliver(self._client_app(message, context))
-        except (Exception, SystemExit):
-            # The text may hold data, so it stays in the client's log. As on Flower's own engines,
-            # the node's state is what it was before the message.
-            _log.exception("client app of partition %d raised", partition)
-            return deliver(Message(Error(CLIENT_APP_RAISED, "client app raised"), reply_to=message))
-        if context.state:
-            self._states[node] = context.state
-        else:
-            self._states.pop(node, None)
-        return reply
+    def _answer(self, requests: list[Message], timeout: float | None) -> list[Message | None]:
+        """Return the replies in the order of the requests; None for those not in time."""
+        if self._pool is not None:
+            replies = self._pool.answer(requests, self._states, timeout)
+            # Numbered by this process.
+            return [reply and deliver(reply) for reply in replies]
+        begin, found = time.monotonic(), []
+        for request in requests:
+            node = request.metadata.dst_node_id
+            reply, state = self._nodes.answer(request, self._states.get(node))
+            if state is None:
+                self._states.pop(node, None)
+            else:
+                self._states[node] = state
+            if timeout is not None and time.monotonic() - begin >= timeout:
+                break
+            found.append(reply)
+        return found + [None] * (len(requests) - len(found))
 
 
 def run_in_process(
@@ -151,10 +154,11 @@ def run_in_process(
     client_app: ClientApp,
     num_clients: int,
     run_config: Mapping[str, str | int | float] | None = None,
+    pool: WorkerPool | None = None,
 ) -> None:
-    """Run a ServerApp against `num_clients` nodes of a ClientApp in this process."""
+    """Run a ServerApp against `num_clients` nodes of a ClientApp, in this process or in a pool."""
     config: UserConfig = dict(run_config or {})
-    grid = InProcessGrid(client_app, num_clients, config)
+    grid = InProcessGrid(client_app, num_clients, config, pool)
     context = Context(
         run_id=RUN_ID, node_id=0, node_config={}, state=RecordDict(), run_config=config
     )

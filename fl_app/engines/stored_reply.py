@@ -1,4 +1,4 @@
-"""A reply as JSON values and named bytes, so that a checkpoint can hold it."""
+"""Records and replies as JSON values and named bytes: for a checkpoint, and between processes."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def store_reply(reply: Message, blobs: Blobs) -> dict[str, Any]:
     }
     if reply.has_error():
         return {**stored, "error": [reply.error.code, reply.error.reason]}
-    return {**stored, "records": [_store(k, each, blobs) for k, each in reply.content.items()]}
+    return {**stored, "records": store_records(reply.content, blobs)}
 
 
 def restore_reply(stored: dict[str, Any], blobs: Blobs, node: int) -> Message:
@@ -53,8 +53,18 @@ def restore_reply(stored: dict[str, Any], blobs: Blobs, node: int) -> Message:
     if "error" in stored:
         code, reason = stored["error"]
         return Message(Error(code, reason), reply_to=request)
+    return Message(restore_records(stored["records"], blobs), reply_to=request)
+
+
+def store_records(content: RecordDict, blobs: Blobs) -> list[Any]:
+    """Return records as JSON values; bytes go to `blobs`."""
+    return [_store(key, each, blobs) for key, each in content.items()]
+
+
+def restore_records(stored: list[Any], blobs: Blobs) -> RecordDict:
+    """Return the records again; ValueError, KeyError, TypeError if they are something else."""
     content = RecordDict()
-    for key, kind, items in stored["records"]:
+    for key, kind, items in stored:
         if kind == "arrays":
             content[key] = ArrayRecord(
                 {
@@ -65,7 +75,7 @@ def restore_reply(stored: dict[str, Any], blobs: Blobs, node: int) -> Message:
         else:
             values: dict[str, Any] = {name: _decode(value, blobs) for name, value in items}
             content[key] = _RECORDS[kind](values)
-    return Message(content, reply_to=request)
+    return content
 
 
 def _store(key: str, record: ArrayRecord | MetricRecord | ConfigRecord, blobs: Blobs) -> list[Any]:

@@ -7,6 +7,7 @@ from fl_app.objectives.settings import (
     LocalTrainingSettings,
     ObjectiveSettings,
     SyntheticSettings,
+    TrainingRunSettings,
     UserObjectiveSettings,
 )
 
@@ -18,6 +19,7 @@ __all__ = [
     "ObjectiveSettings",
     "Observation",
     "SyntheticSettings",
+    "TrainingRunSettings",
     "UserObjectiveSettings",
     "load_objective",
     "observe",

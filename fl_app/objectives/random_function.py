@@ -52,6 +52,26 @@ class RandomFunction:
         values: Array = np.cos(phases) @ self.cosine + np.sin(phases) @ self.sine
         return values
 
+    def on_grid(self, nodes: Array) -> Array:
+        """Return the values on the product of the same nodes along each axis, for D = 1 or 2.
+
+        The wave of two axes is the product of one along each: M (n + n) of them instead of M n^2.
+
+        Parameters
+        ----------
+        nodes : ndarray of float64, shape (n,)
+
+        Returns
+        -------
+        ndarray of float64, shape (n,) * D
+        """
+        places = bend(nodes) if self.is_warped else nodes
+        waves = [np.exp(1j * np.outer(places, each)) for each in self.frequencies.T]
+        amplitudes = self.cosine - 1j * self.sine
+        if len(waves) == 1:
+            return np.asarray((waves[0] @ amplitudes).real)
+        return np.asarray(((waves[0] * amplitudes) @ waves[1].T).real)
+
 
 def bend(x: Array) -> Array:
     """Map [0, 1] to itself with a slope that falls by `GROWTH` from 0 to 1; any shape."""

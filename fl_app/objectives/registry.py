@@ -14,6 +14,7 @@ from fl_app.objectives.settings import (
     LocalTrainingSettings,
     ObjectiveSettings,
     SyntheticSettings,
+    TrainingRunSettings,
     UserObjectiveSettings,
 )
 
@@ -66,6 +67,12 @@ def _build_local_training(
     return LocalTraining(settings, seed, data, model)
 
 
+def _build_training_run(settings: TrainingRunSettings, seed: int, *_: Any) -> Objective:
+    from fl_app.objectives.training_run import TrainingRun
+
+    return TrainingRun(settings, seed)
+
+
 def _build_user(settings: UserObjectiveSettings, *_: Any) -> Objective:
     from fl_app.objectives.user import UserObjective
 
@@ -87,6 +94,11 @@ OBJECTIVES: dict[str, Kind] = {
         "learning rate, weight decay and batch size of each natural client's own model",
         LocalTrainingSettings,
         _build_local_training,
+    ),
+    "training_run": Kind(
+        "hyper-parameters of a training strategy: whole runs of each agent's own clients",
+        TrainingRunSettings,
+        _build_training_run,
     ),
     "user": Kind(
         "your own: a function named by objective.path",

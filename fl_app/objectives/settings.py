@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 
 from fl_app.errors import ConfigError
 from fl_app.import_path import check_import_path
+from fl_app.plain_mapping import PlainMapping
 from fl_app.search_space import Axis, RealAxis, SearchSpace
 
-ObjectiveName = Literal["landmine", "synthetic", "local_training", "user"]
+ObjectiveName = Literal["landmine", "synthetic", "local_training", "training_run", "user"]
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,46 @@ class LocalTrainingSettings(ObjectiveSettings):
 
 
 @dataclass(frozen=True)
+class TrainingRunSettings(ObjectiveSettings):
+    """Whole runs of one of this application's training strategies, by each agent's own clients.
+
+    Attributes
+    ----------
+    num_agents : int
+        ``N``, 1 to 100,000.
+    run : tuple of str
+        The run's configuration as overrides, ``num_clients`` (those of one agent) among them.
+    keys : PlainMapping or None
+        From an axis to the key of the run's configuration that it stands for; one that is not in
+        it stands for the strategy's key of its name.
+    search_space : tuple of Axis
+    """
+
+    name: Literal["training_run"]
+    num_agents: int = 5
+    run: tuple[str, ...] = ()
+    keys: PlainMapping | None = None
+    search_space: tuple[Axis, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_agents(self.num_agents)
+        names = self.space().names
+        for name, key in (self.keys or {}).items():
+            if name not in names:
+                raise ConfigError("objective.keys", name, f"axes: {', '.join(names)}")
+            if not isinstance(key, str) or not all(key.split(".")):
+                raise ConfigError(f"objective.keys.{name}", key, "a key, as strategy.learning_rate")
+
+    def space(self) -> SearchSpace:  # noqa: D102
+        return SearchSpace(self.search_space)
+
+    def key_of(self, axis: str) -> str:
+        """Return the key of the run's configuration that an axis stands for."""
+        given = dict(self.keys or {})
+        return str(given.get(axis, f"strategy.{axis}"))
+
+
+@dataclass(frozen=True)
 class UserObjectiveSettings(ObjectiveSettings):
     """A function of the user's own.
 
@@ -195,6 +236,7 @@ _CLASSES: dict[str, type[ObjectiveSettings]] = {
     "landmine": LandmineSettings,
     "synthetic": SyntheticSettings,
     "local_training": LocalTrainingSettings,
+    "training_run": TrainingRunSettings,
     "user": UserObjectiveSettings,
 }
 

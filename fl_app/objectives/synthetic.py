@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +41,12 @@ class Synthetic(Objective):
         self._common = self._draw("common function")
         self._own: dict[int, RandomFunction] = {}
         self._optima: dict[int, float] = {}
+        self._nodes = np.linspace(0.0, 1.0, _NODES[settings.dimension])
+        self._common_grid: Array | None = None
 
     def values(self, agent: int, x: Array) -> Array:
         """Return an agent's values without noise, shape (n,), at places x of shape (n, D)."""
-        if agent not in self._own:
-            self._own[agent] = self._draw("own function", agent)
-        return self._common(x) + self._settings.deviation * self._own[agent](x)
+        return self._common(x) + self._settings.deviation * self._own_function(agent)(x)
 
     def evaluate(self, agent: int, point: Mapping[str, AxisValue], trial: int = 0) -> float:  # noqa: D102
         place = self.space.encode(point)
@@ -60,11 +59,13 @@ class Synthetic(Objective):
         """Return an agent's largest value without noise, by a fine grid and local ascent."""
         if agent not in self._optima:
             dimension = self._settings.dimension
-            nodes = np.linspace(0.0, 1.0, _NODES[dimension])
-            grid = np.array(list(product(nodes, repeat=dimension)))
-            values = self.values(agent, grid)
+            if self._common_grid is None:
+                self._common_grid = self._common.on_grid(self._nodes)
+            own = self._own_function(agent).on_grid(self._nodes)
+            values = self._common_grid + self._settings.deviation * own
             best = float(values.max())
-            for start in grid[np.argsort(-values)[:_STARTS]]:
+            highest = np.argsort(-values, axis=None)[:_STARTS]
+            for start in self._nodes[np.array(np.unravel_index(highest, values.shape)).T]:
                 found = optimize.minimize(
                     lambda x: -float(self.values(agent, x[None])[0]),
                     start,
@@ -74,6 +75,11 @@ class Synthetic(Objective):
                 best = max(best, -float(found.fun))
             self._optima[agent] = best
         return self._optima[agent]
+
+    def _own_function(self, agent: int) -> RandomFunction:
+        if agent not in self._own:
+            self._own[agent] = self._draw("own function", agent)
+        return self._own[agent]
 
     def _draw(self, purpose: str, *labels: int) -> RandomFunction:
         chosen = self._settings

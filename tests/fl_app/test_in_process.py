@@ -16,7 +16,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from fl_app.engines import in_process
+from fl_app.engines import client_node
 from fl_app.engines.flower_internals import copy_records
 from fl_app.engines.in_process import InProcessGrid
 
@@ -175,7 +175,7 @@ def test_messages_are_numbered_and_say_where_they_belong() -> None:
         assert request.src_node_id == reply.metadata.dst_node_id
         assert request.dst_node_id == reply.metadata.src_node_id
         assert reply.metadata.reply_to_message_id == request.message_id
-        assert (reply.metadata.group_id, reply.metadata.run_id) == ("1", in_process.RUN_ID)
+        assert (reply.metadata.group_id, reply.metadata.run_id) == ("1", client_node.RUN_ID)
     # The sender's own message is as it was, so that it can be sent again.
     assert [m.metadata.message_id for m in messages] == [""] * 3
 
@@ -235,7 +235,7 @@ def test_what_a_client_raises_becomes_an_error_without_its_text(
     for _ in range(2):
         replies = list(grid.send_and_receive(ask(grid)))
         assert [reply.has_error() for reply in replies] == [False, True, False]
-        assert replies[1].error.code == in_process.CLIENT_APP_RAISED
+        assert replies[1].error.code == client_node.CLIENT_APP_RAISED
         assert "17" not in repr(replies[1].error.reason)
         assert replies[1].metadata.src_node_id == list(grid.get_node_ids())[1]
     assert "record 17" in caplog.text  # the client's own log
@@ -258,7 +258,7 @@ def test_a_failed_message_leaves_the_state_as_it_was() -> None:
     assert read_ids(grid.send_and_receive(ask(grid))) == [0]
     for _ in range(2):
         assert [reply.has_error() for reply in grid.send_and_receive(ask(grid))] == [True]
-    assert list(grid._states[in_process.FIRST_NODE_ID]["calls"].items()) == [("count", 1)]
+    assert list(grid._states[client_node.FIRST_NODE_ID]["calls"].items()) == [("count", 1)]
 
 
 def test_what_is_no_message_is_an_error() -> None:

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fl_app.engines import flower_internals, in_process
+from fl_app.engines import client_node, flower_internals, in_process
 from fl_app.engines.in_process import InProcessGrid, run_in_process
 from fl_app.errors import RunError
 from tests.fl_app.test_in_process import (
@@ -58,11 +58,11 @@ def test_a_time_out_leaves_the_rest_unanswered(
 @pytest.mark.parametrize("shift", [-1, 3])
 def test_an_unknown_node_is_an_error(shift: int) -> None:
     grid = make_grid(tell_partition)
-    node = in_process.FIRST_NODE_ID + shift
+    node = client_node.FIRST_NODE_ID + shift
     message = Message(RecordDict(), dst_node_id=node, message_type="train", group_id="1")
     replies = list(grid.send_and_receive([message, *ask(grid)]))
     assert [reply.has_error() for reply in replies] == [True, False, False, False]
-    assert replies[0].error.code == in_process.NODE_UNAVAILABLE
+    assert replies[0].error.code == client_node.NODE_UNAVAILABLE
     (identifier,) = grid.push_messages([message])
     assert [reply.has_error() for reply in grid.pull_messages([identifier])] == [True]
 

@@ -157,3 +157,13 @@ def test_a_run_that_fails_ends_the_display(tmp_path):
         raise RuntimeError("the run failed")
     assert not is_following()
     assert "\x1b[?25h" in terminal.close(), "the cursor is shown again"
+
+
+def test_a_search_tells_its_best_value_and_its_releases(tmp_path):
+    terminal = Terminal()
+    nothing = {"test_accuracy": None, "test_loss": None}
+    with show_progress(tmp_path, 20, terminal.console):
+        append(tmp_path, 3, **nothing, best_value_mean=0.8125, num_releases=2)
+    text = terminal.close()
+    assert "best value 0.8125  releases 2" in text
+    assert "accuracy" not in text

@@ -71,7 +71,6 @@ CONTRADICTIONS = [
     ({"num_sampled_clients": 11}, "num_sampled_clients", "at most num_clients = 10"),
     ({"num_sampled_clients": 3, "min_replies": 4}, "min_replies", "at most the clients of a round"),
     ({"fraction_train": 0.2, "min_replies": 3}, "min_replies", "at most the clients of a round, 2"),
-    ({"engine": EngineSettings("in_process", 2)}, "engine.workers", "1 with engine=in_process"),
 ]
 OUT_OF_RANGE = [
     ({"seed": -1}, "seed", "[0, 2**63)"),
@@ -89,6 +88,7 @@ OUT_OF_RANGE = [
     ({"min_replies": 0}, "min_replies", ">= 1"),
     ({"round_timeout": 0.0}, "round_timeout", "> 0"),
     ({"engine": EngineSettings("simulation", 0)}, "engine.workers", ">= 1"),
+    ({"engine": EngineSettings("in_process", 0)}, "engine.workers", ">= 1"),
     ({"strategy": {"num_levels": None, "target_bits": 1}}, "strategy.target_bits", "2 to 17"),
     ({"strategy": {"num_levels": None, "target_bits": 18}}, "strategy.target_bits", "2 to 17"),
     ({"strategy": {"weight_decay": -1.0}}, "strategy.weight_decay", "[0, "),
@@ -113,6 +113,7 @@ EDGES = [
     {"faults": FaultSettings(loss_rate=1.0, late_rate=0.0)},
     {"num_clients": None, "num_sampled_clients": 50},
     {"engine": EngineSettings("simulation", 2)},
+    {"engine": EngineSettings("in_process", 2)},
     {"num_rounds": None, "total_local_steps": 8},
     {"strategy": {"num_levels": None, "target_bits": 2}},
     {"strategy": {"num_levels": None, "target_bits": 17}},

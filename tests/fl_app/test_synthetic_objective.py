@@ -77,6 +77,16 @@ def test_amplitudes_give_variance_one():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dimension", [1, 2])
+def test_a_grid_of_values_is_what_single_places_give(family, dimension):
+    function = draw_function(SeededStream(b"grid"), dimension, family, 0.2)
+    nodes = np.array([0.0, 0.1, 0.35, 1.0])
+    places = np.stack(np.meshgrid(*[nodes] * dimension, indexing="ij"), axis=-1)
+    expected = function(places.reshape(-1, dimension)).reshape((4,) * dimension)
+    np.testing.assert_allclose(function.on_grid(nodes), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dimension", [1, 2])
 def test_a_function_is_the_sum_of_its_waves(family, dimension):
     function = draw_function(SeededStream(b"sum"), dimension, family, 0.3, num_waves=20)
     x = np.random.default_rng(0).random((5, dimension))

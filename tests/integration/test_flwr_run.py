@@ -17,6 +17,7 @@ from fl_app.federated_run import FederatedRun
 from fl_app.hydra_jobs import execute
 from tests.conftest import REPOSITORY, Outcome, read_outcome
 from tests.integration.launcher import Launcher, new_launcher
+from tests.integration.searches import AGENTS, SEARCH, read_search
 
 pytestmark = pytest.mark.slow
 
@@ -158,6 +159,30 @@ def test_a_killed_run_goes_on(
     status, log = flower.run(*say(f'overrides="resume={folder} seed=2"'), *four)
     assert status == "finished:failed"
     assert "fl-app: seed: '2'; allowed: engine.* and hydra.* beside resume" in log
+
+
+def test_a_search_on_as_many_nodes_as_it_has_agents(
+    run: Callable[..., Outcome], flower: Flower
+) -> None:
+    found, expected = (flower.launcher.folder / name for name in ("search", "searched"))
+    nodes = ("--federation-config", f"num-supernodes={AGENTS}")
+    words = " ".join(SEARCH)
+    status, log = flower.run(*say(f'overrides="{words}" output-dir="{found}"'), *nodes)
+    assert status == "finished:completed"
+    assert f"fl-app: done; the folder of the run is {found}" in log
+    execute(compose_settings(list(SEARCH)), expected, show_summary=False)
+    assert read_search(found) == read_search(expected)
+
+
+def test_a_search_on_other_nodes_says_what_to_set(flower: Flower) -> None:
+    status, log = flower.run(
+        *say('overrides="strategy=dp_fts_de"'), "--federation-config", "num-supernodes=2"
+    )
+    assert status == "finished:failed"
+    assert (
+        "fl-app: num_clients: 2; allowed: the agents of objective=synthetic, 30, or null; with "
+        "flwr run: --federation-config num-supernodes=30\n" in log
+    )
 
 
 def test_the_folder_can_be_named_and_the_superlink_stopped(flower: Flower) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fl_app import cli
 from fl_app.device_state import list_entries
 from tests.conftest import Outcome, read_outcome
+from tests.integration.searches import SEARCH, read_search
 
 # Everything that must survive: a cohort that changes, replies that are lost or late, and clients
 # whose participations are used up before the run is over.
@@ -111,10 +112,12 @@ def kill_once(draw: random.Random, folder: Path, words: tuple[str, ...]) -> bool
     return command.kill() == -signal.SIGKILL
 
 
-def kill_and_resume(draw: random.Random, folder: Path, kills: int) -> int:
+def kill_and_resume(
+    draw: random.Random, folder: Path, kills: int, overrides: tuple[str, ...] = OVERRIDES
+) -> int:
     """Return how often the run was killed before it was left to end."""
     killed = 0
-    words: tuple[str, ...] = (*OVERRIDES, f"hydra.run.dir={folder.name}")
+    words: tuple[str, ...] = (*overrides, f"hydra.run.dir={folder.name}")
     for _ in range(kills):
         killed += kill_once(draw, folder, words)
         words = (f"resume={folder.name}",)
@@ -147,3 +150,21 @@ def test_a_run_killed_ten_times(undisturbed: Outcome, tmp_path: Path) -> None:
         killed += kill_and_resume(draw, tmp_path / str(number), 5)
         assert_same(read_outcome(tmp_path / str(number)), undisturbed)
     assert killed >= 5
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> dict[str, object]:
+    command = Command(*SEARCH, "hydra.run.dir=whole", folder=tmp_path)
+    assert command.finish() == 0, command.output.read_text()
+    return read_search(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_search_killed_three_times(
+    searched: dict[str, object], tmp_path: Path, workers: int
+) -> None:
+    """No observation is lost or made twice, and the workers of a killed run do no harm."""
+    overrides = (*SEARCH, f"engine.workers={workers}")
+    killed = kill_and_resume(random.Random(new_seed()), tmp_path / "run", 3, overrides)
+    assert killed > 0
+    assert read_search(tmp_path / "run") == searched

@@ -12,6 +12,7 @@ import pytest
 from fl_app.device_state import list_entries
 from tests.conftest import Outcome, read_outcome
 from tests.integration.launcher import Launcher, new_launcher, read_summary
+from tests.integration.searches import SEARCH, read_search
 
 pytestmark = pytest.mark.slow
 
@@ -259,3 +260,26 @@ def test_a_signal_at_the_start_leaves_nothing(launcher: Launcher, command: str) 
     launcher.signal(signal.SIGTERM)
     assert launcher.finish()[0] == -signal.SIGTERM
     launcher.assert_nothing_is_left(seconds=20)
+
+
+def test_a_killed_search_goes_on_and_on_other_engines(launcher: Launcher) -> None:
+    """Killed in two workers of the in-process engine, then in Flower's, and ended there."""
+    out = launcher.folder / "out"
+    command: tuple[str, ...] = (*SEARCH, "hydra.run.dir=out")
+    for engine in ("engine=in_process", SIMULATION):
+        wanted = count_rows(launcher) + 2
+        launcher.start("run", *command, engine, "engine.workers=2")
+        launcher.wait_until(lambda wanted=wanted: count_rows(launcher) > wanted, 180)
+        launcher.signal(signal.SIGKILL)
+        launcher.finish()
+        launcher.assert_nothing_is_left(seconds=20)
+        assert not (out / "summary.json").exists()
+        command = ("resume=out",)
+    code, output, errors = launcher.run("run", "resume=out", SIMULATION, "engine.workers=2")
+    assert code == 0, errors
+    assert "Best value" in output
+    code, _, errors = launcher.run("run", *SEARCH, "hydra.run.dir=whole")
+    assert code == 0, errors
+    assert read_search(out) == read_search(launcher.folder / "whole")
+    assert read_summary(out)["engine"] == "simulation"
+    launcher.assert_nothing_is_left()

@@ -1,0 +1,87 @@
+"""Tuning one's own model, as the README shows it: pasted, and run with the command it gives."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+EXAMPLE = Path(__file__).with_name("tuning_example.md")
+# Until the README has it, the example stands beside this test.
+TEXT = README if "<!-- own objective -->" in README else EXAMPLE.read_text(encoding="utf-8")
+
+
+def block(name: str, kind: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n```{kind}\n(.*?)```", TEXT, re.S)
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.fixture
+def pasted(tmp_path: Path) -> Path:
+    (tmp_path / "tuning" / "experiment").mkdir(parents=True)
+    (tmp_path / "tuning" / "mine.py").write_text(block("own objective", "python"))
+    (tmp_path / "tuning" / "experiment" / "mine.yaml").write_text(block("own search", "yaml"))
+    return tmp_path
+
+
+def command() -> tuple[dict[str, str], list[str]]:
+    """Return what the command sets in the environment, and its words behind ``fl-app``."""
+    (line,) = re.findall(r"^    (PYTHONPATH=tuning fl-app run .+)$", TEXT, re.M)
+    setting, program, *words = shlex.split(line)
+    assert program == "fl-app"
+    name, _, folder = setting.partition("=")
+    return {name: os.pathsep.join([folder, str(REPOSITORY)])}, words
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment, given = command()
+    return subprocess.run(
+        [sys.executable, "-m", "fl_app.cli", *given, *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.slow
+def test_the_example_works_as_pasted(pasted: Path) -> None:
+    done = run(pasted)
+    assert "Releases" in done.stdout
+    folder = pasted / "tuned"
+    found = json.loads((folder / "best_point.json").read_text())
+    assert found["agents"] == []
+    assert found["shared"]["point"].keys() == {"learning_rate", "weight_decay"}
+    assert (folder / "report.html").is_file()
+    privacy = json.loads((folder / "privacy.json").read_text())["guarantees"]
+    assert privacy[0]["valid"]
+    assert privacy[0]["epsilon"] <= 5.0
+    printed = subprocess.run(
+        [sys.executable, "-c", block("own best points", "python")],
+        cwd=pasted,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert len(printed) == 10
+    values = [float(line.split()[1]) for line in printed]
+    # Ten classes: a rate of learning that does not learn reaches a tenth.
+    assert sum(values) / 10 > 0.6
+    assert "'learning_rate': " in printed[0]
+
+
+@pytest.mark.slow
+def test_a_seeded_search_lists_each_client_s_best_point(pasted: Path) -> None:
+    run(pasted, "randomness=seeded", "num_rounds=2", "strategy.num_initial=2")
+    found = json.loads((pasted / "tuned" / "best_point.json").read_text())
+    assert [each["agent"] for each in found["agents"]] == list(range(10))
