@@ -85,6 +85,10 @@ def test_a_pool_answers_as_one_process_does(workers: int) -> None:
             expected = exchange(alone, nodes)
             assert exchange(pooled, nodes) == expected
             assert len(expected) == len(nodes)
+        # Each worker counts for itself; the numbers that the server sees are this process's.
+        asked = [Message(RecordDict(), FIRST_NODE_ID + n, "train", group_id="1") for n in (6, 7)]
+        for reply in pooled.send_and_receive(asked):
+            assert int(reply.metadata.message_id) > int(reply.metadata.reply_to_message_id)
         codes = [reply[5] for reply in exchange(pooled, [3, 9])[1:]]
         assert codes == [NODE_UNAVAILABLE]
         kept = [
