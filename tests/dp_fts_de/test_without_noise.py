@@ -40,6 +40,8 @@ def test_a_run_without_noise_is_fts(clipping_norm: float | None) -> None:
         noise_multiplier=0.0,
         clipping_norm=clipping_norm,
         standardize=False,
+        features="rff",
+        lengthscale=0.3,
         num_random_features=30,
         num_initial=6,
         prob_own=0.0,

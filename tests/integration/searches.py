@@ -11,6 +11,7 @@ AGENTS, ROUNDS, INITIAL = 4, 16, 3
 SEARCH = (
     *("strategy=dp_fts_de", f"objective.num_agents={AGENTS}", f"num_rounds={ROUNDS}", "seed=3"),
     *(f"strategy.num_initial={INITIAL}", "strategy.num_random_features=20"),
+    "strategy.features=rff",
     *("strategy.sample_rate=0.7", "strategy.release_rounds=[1,3,4,8,15]"),
     *("faults.loss_rate=0.15", "faults.late_rate=0.1", "faults.seed=3"),
 )

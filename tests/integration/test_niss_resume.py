@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import read_checkpoint
 from fl_app.device_state import list_entries
-from fl_app.engines.in_process import FIRST_NODE_ID, InProcessGrid
+from fl_app.engines.client_node import FIRST_NODE_ID, ClientNodes
 from strategies.niss.messages import READY, REGISTER, UPLOAD
 from tests.conftest import Outcome, read_outcome
 from tests.integration.test_resume import Command, assert_same, has_rows, kill_once, new_seed
@@ -81,12 +81,14 @@ class Watched:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.notes = folder / "notes.jsonl"
         self.killed_at: tuple[str, int, int, int] | None = None
-        answer = InProcessGrid._answer
+        answer = ClientNodes.answer
 
-        def watched(grid: InProcessGrid, message: Message) -> Message:
+        def watched(
+            nodes: ClientNodes, message: Message, state: RecordDict | None
+        ) -> tuple[Message, RecordDict | None]:
             server_round, attempt, phase = message.metadata.group_id.split(".")
             client = message.metadata.dst_node_id - FIRST_NODE_ID
-            reply = answer(grid, message)
+            reply, kept = answer(nodes, message, state)
             asked = message.content["config"]
             told = reply.content.get("config", {}) if reply.has_content() else {}
             note = {
@@ -102,9 +104,9 @@ class Watched:
                 file.write(json.dumps(note) + "\n")
             if self.killed_at == (phase, int(server_round), int(attempt), client):
                 os.kill(os.getpid(), signal.SIGKILL)
-            return reply
+            return reply, kept
 
-        monkeypatch.setattr(InProcessGrid, "_answer", watched)
+        monkeypatch.setattr(ClientNodes, "answer", watched)
 
     def read(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.notes.read_text().splitlines()]

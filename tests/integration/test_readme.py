@@ -22,6 +22,7 @@ from bench import (
 )
 from fl_app.engines.in_process import run_in_process
 from strategies.dp_fedpaq import PAPER_MAP
+from strategies.dp_fts_de import PAPER_MAP as SEARCH_MAP
 from strategies.niss import PAPER_MAP as NISS_MAP
 from tests.conftest import REPOSITORY
 
@@ -83,7 +84,7 @@ def test_our_epsilon_of_dp_sgd_is_that_of_opacus() -> None:
 
 def test_the_paper_map_is_shown_whole() -> None:
     rows = [line.split("|")[1:-1] for line in README.splitlines() if line.count("|") == 4]
-    for step, path in {**PAPER_MAP, **NISS_MAP}.items():
+    for step, path in {**PAPER_MAP, **NISS_MAP, **SEARCH_MAP}.items():
         function = path.rsplit(".", 1)[1]
         shown = [row[0].strip() for row in rows if function in row[2]]
         if step.startswith("Alg. 2, step "):

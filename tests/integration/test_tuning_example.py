@@ -13,13 +13,10 @@ import pytest
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-EXAMPLE = Path(__file__).with_name("tuning_example.md")
-# Until the README has it, the example stands beside this test.
-TEXT = README if "<!-- own objective -->" in README else EXAMPLE.read_text(encoding="utf-8")
 
 
 def block(name: str, kind: str) -> str:
-    found = re.search(rf"<!-- {name} -->\n```{kind}\n(.*?)```", TEXT, re.S)
+    found = re.search(rf"<!-- {name} -->\n```{kind}\n(.*?)```", README, re.S)
     assert found is not None
     return found.group(1)
 
@@ -34,7 +31,7 @@ def pasted(tmp_path: Path) -> Path:
 
 def command() -> tuple[dict[str, str], list[str]]:
     """Return what the command sets in the environment, and its words behind ``fl-app``."""
-    (line,) = re.findall(r"^    (PYTHONPATH=tuning fl-app run .+)$", TEXT, re.M)
+    (line,) = re.findall(r"^    (PYTHONPATH=tuning fl-app run .+)$", README, re.M)
     setting, program, *words = shlex.split(line)
     assert program == "fl-app"
     name, _, folder = setting.partition("=")
