@@ -5,6 +5,7 @@ from functools import lru_cache
 import torch
 
 from fl_app.data import FederatedDataset, Records, load_dataset
+from fl_app.device_budget import NO_LIMITS, RunLimits
 from fl_app.errors import ConfigError
 from fl_app.local_training import StepSettings, train_steps
 from fl_app.models import build_model
@@ -30,8 +31,10 @@ class LocalTask:
         What the client remembers of the run; None: the method's choice.
     trust : DeviceTrust
         Who the device is to others, and whom it trusts.
-    max_epsilon : float or None
-        The largest total epsilon that the device's owner allows.
+    limits : RunLimits
+        What the device's policy leaves for the run.
+    own : RunSettings or None
+        The settings with the device's own data in place of what they name; None: the same.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class LocalTask:
         num_partitions: int,
         state: DeviceState | None = None,
         trust: DeviceTrust = NOBODY_KNOWN,
-        max_epsilon: float | None = None,
+        limits: RunLimits = NO_LIMITS,
+        own: RunSettings | None = None,
     ) -> None:
         self.settings = settings
         self.state = state
         self.trust = trust
-        self.max_epsilon = max_epsilon
+        self.limits = limits
+        self.own = settings if own is None else own
         self.partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None
@@ -54,7 +59,7 @@ class LocalTask:
     def records(self) -> Records:
         """Read the client's records."""
         if self._records is None:
-            dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
+            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
             self._records = dataset.partition(self.partition_id)
         return self._records
 
@@ -65,7 +70,7 @@ class LocalTask:
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""
         chosen = self.settings.training
-        dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
+        dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
         steps = StepSettings(
             learning_rate=work.learning_rate,
             weight_decay=chosen.weight_decay,

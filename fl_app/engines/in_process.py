@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fl_app.device_policy import SIMULATED_KEY
 from fl_app.engines.flower_internals import Run, copy_records, deliver, identify_process
 
 RUN_ID = 1
@@ -128,7 +129,11 @@ class InProcessGrid(Grid):
         context = Context(
             run_id=RUN_ID,
             node_id=node,
-            node_config={"partition-id": partition, "num-partitions": self._num_clients},
+            node_config={
+                "partition-id": partition,
+                "num-partitions": self._num_clients,
+                SIMULATED_KEY: True,
+            },
             state=copy_records(self._states.get(node) or RecordDict()),
             run_config=dict(self._run_config),
         )
