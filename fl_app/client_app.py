@@ -50,16 +50,17 @@ class GuardedApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message."""
+        is_device = not is_simulated(context.node_config)
         try:
             reply = super().__call__(message, context)
-            is_device = not is_simulated(context.node_config)
             return keep_allowed(reply, message, is_device=is_device)
         except PolicyRefusal as refusal:
             _log.warning("refused by the device's policy: %s", refusal)
             return refuse(message, REFUSED_BY_POLICY)
         except RunError:
             _log.exception("state not kept")
-            return refuse(message, STATE_LOST)
+            # A simulation ends then; one device's full disk must not end the run of the others.
+            return refuse(message, UNANSWERED if is_device else STATE_LOST)
         except (Exception, SystemExit):
             _log.exception("request not answered")
             return refuse(message, UNANSWERED)
@@ -129,7 +130,7 @@ def _opened(
         spent = spend_by_run(list_releases(folder))
         delta = float(getattr(settings.strategy, "target_delta", 0.0))
         granted = partial(grant, folder, run, client)
-        yield state, limit_run(policy, spent, run, delta, granted)
+        yield state, limit_run(policy, spent, run, method, delta, granted)
         if state.read_entry(method).last_round >= settings.rounds:
             note_end(folder, run, client)
 

@@ -46,6 +46,8 @@ class RunSpending(NamedTuple):
     delta : float
     noise_at : {"client", "server"}
         Whose noise it counts; the server's is a promise.
+    is_mixed : bool
+        Whether its releases were not all alike: the number of records has changed.
     """
 
     run: str
@@ -57,6 +59,7 @@ class RunSpending(NamedTuple):
     epsilon: float
     delta: float
     noise_at: str
+    is_mixed: bool = False
 
 
 def spend_by_run(releases: Iterable[Release]) -> list[RunSpending]:
@@ -89,8 +92,9 @@ def _spend(run: str, client: int, method: str, descriptions: Counter[str]) -> Ru
         unit=units.pop() if len(units) == 1 else None,
         neighboring_relation=relations.pop() if len(relations) == 1 else None,
         epsilon=epsilon,
-        delta=delta,
+        delta=min(1.0, delta),
         noise_at="server" if "server" in places else "client",
+        is_mixed=len(descriptions) > 1,
     )
 
 
@@ -217,6 +221,7 @@ def limit_run(
     policy: DevicePolicy,
     spent: Iterable[RunSpending],
     run: str,
+    method: str,
     delta: float,
     granted: Callable[[float], float],
 ) -> RunLimits:
@@ -226,8 +231,9 @@ def limit_run(
     ----------
     policy : DevicePolicy
     spent : iterable of RunSpending
-        Of all runs; those of this one are told by its name and the client's number.
-    run : str
+        Of all runs. Only what has this run's name, the client's number and the same method is not
+        another run's: whatever name a server gives it, a budget is spent once.
+    run, method : str
     delta : float
         The run's target_delta, which is spent with its first release.
     granted : callable
@@ -238,9 +244,11 @@ def limit_run(
     PolicyRefusal
         If nothing is left.
     """
-    rows = list(spent)
-    others = [each for each in rows if (each.run, each.client) != (run, policy.partition_id)]
-    own = [each for each in rows if (each.run, each.client) == (run, policy.partition_id)]
+    rows, this = list(spent), (run, policy.partition_id, method)
+    others = [each for each in rows if each[:3] != this]
+    own = [each for each in rows if each[:3] == this]
+    if policy.max_epsilon is not None and any(each.is_mixed for each in own):
+        raise PolicyRefusal(f"{MAX_EPSILON_KEY}: the device's data changed within the run")
     if policy.max_delta is not None:
         deltas = math.fsum([*(each.delta for each in others), delta])
         if deltas > policy.max_delta * (1.0 + 1e-12):

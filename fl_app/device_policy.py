@@ -174,7 +174,7 @@ def read_policy(node_config: Mapping[str, Any]) -> DevicePolicy:
         return DevicePolicy(
             number,
             partitions,
-            max_epsilon=_read_limit(node_config, MAX_EPSILON_KEY),
+            max_epsilon=read_limit(node_config, MAX_EPSILON_KEY),
             trust=read_device_trust(node_config),
         )
     for key in node_config:
@@ -193,10 +193,10 @@ def read_policy(node_config: Mapping[str, Any]) -> DevicePolicy:
         partitions,
         state_dir=state,
         data_path=_read_path(node_config, DATA_KEY),
-        max_epsilon=_read_limit(node_config, MAX_EPSILON_KEY),
-        max_delta=_read_limit(node_config, MAX_DELTA_KEY, below=1.0),
+        max_epsilon=read_limit(node_config, MAX_EPSILON_KEY),
+        max_delta=read_limit(node_config, MAX_DELTA_KEY, below=1.0),
         unit=unit,
-        min_noise_multiplier=_read_limit(node_config, NOISE_KEY, positive=False),
+        min_noise_multiplier=read_limit(node_config, NOISE_KEY, positive=False),
         allowed_strategies=_read_strategies(node_config),
         allowed_code=_read_code(node_config),
         allow_seeded=seeded,
@@ -211,9 +211,10 @@ def _read_count(node_config: Mapping[str, Any], key: str, least: int) -> int:
     return value
 
 
-def _read_limit(
+def read_limit(
     node_config: Mapping[str, Any], key: str, *, positive: bool = True, below: float = math.inf
 ) -> float | None:
+    """Return a limit; None without one. ConfigError if it is no number in its range."""
     given = node_config.get(key)
     if given is None:
         return None
