@@ -126,11 +126,12 @@ def _opened(
     run, client, method = str(context.run_id), policy.partition_id, settings.strategy.name
     with lock_device(folder):
         state = FolderState(folder, run, client, "FULL")
-        note_request(folder, run, client, time.time())
         spent = spend_by_run(list_releases(folder))
         delta = float(getattr(settings.strategy, "target_delta", 0.0))
         granted = partial(grant, folder, run, client)
-        yield state, limit_run(policy, spent, run, method, delta, granted)
+        limits = limit_run(policy, spent, run, method, delta, granted)
+        note_request(folder, run, client, time.time())
+        yield state, limits
         if state.read_entry(method).last_round >= settings.rounds:
             note_end(folder, run, client)
 

@@ -1,6 +1,7 @@
 """What a device's folder says of all its runs: each release, which runs are over, and its lock."""
 
 import fcntl
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from fl_app.errors import RunError
 LOCK_FILE = "devices.lock"
 # A run that has not asked for anything for so long is taken to be over.
 IDLE_SECONDS = 86_400.0
+# With less on the disk nothing is begun: what is charged and cannot be kept is lost to both.
+LEAST_FREE_BYTES = 16 * 2**20
 
 
 class Release(NamedTuple):
@@ -45,11 +48,13 @@ def lock_device(folder: Path) -> Iterator[None]:
     Raises
     ------
     RunError
-        If the folder is missing or others may change it, or if its ledger is gone: a device does
-        not begin anew by itself. In an empty folder it begins.
+        If the folder is missing or others may change it, if its disk is full, or if its ledger is
+        gone: a device does not begin anew by itself. In an empty folder it begins.
     """
     with named_failures(folder):
         _begin_folder(folder)
+        if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+            raise RunError(f"{folder}: less than {LEAST_FREE_BYTES >> 20} MiB free on the disk")
         file = open(folder / LOCK_FILE, "ab")  # noqa: SIM115 - closed below
     with file:
         with named_failures(folder):

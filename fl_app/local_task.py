@@ -3,11 +3,13 @@
 from functools import lru_cache
 
 import torch
+from flwr.app import ArrayRecord, Message
 
 from fl_app.data import FederatedDataset, Records, load_dataset
 from fl_app.device_budget import NO_LIMITS, RunLimits
 from fl_app.errors import ConfigError
 from fl_app.local_training import StepSettings, train_steps
+from fl_app.model_arrays import check_shapes
 from fl_app.models import build_model
 from fl_app.per_example_gradients import check_per_example
 from fl_app.per_example_training import clipped_steps, num_trainable
@@ -66,6 +68,24 @@ class LocalTask:
     def num_records(self) -> int:
         """Return n_k; reads the data."""
         return len(self.records())
+
+    def num_records_for(self, request: Message) -> int:
+        """Return n_k for a request whose model, if it has one, can be trained here.
+
+        A request with another's is public, and refused before it is charged; later it would be a
+        failure that may depend on data, and an upload of noise.
+
+        Raises
+        ------
+        ValueError
+            If the names or the shapes of its arrays are not the model's.
+        """
+        arrays = request.content.get("arrays")
+        if isinstance(arrays, ArrayRecord):
+            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
+            shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+            check_shapes(shared_model(self.settings, dataset), shapes)
+        return self.num_records()
 
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""

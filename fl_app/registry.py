@@ -196,7 +196,7 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
     return dp_fedpaq_client.train(
         message,
         context,
-        num_records=task.num_records,
+        num_records=lambda: task.num_records_for(message),
         local_update=task.local_update,
         accepts=accepts,
         terms=terms,
@@ -229,7 +229,7 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
     return niss_client.train(
         message,
         context,
-        num_records=task.num_records,
+        num_records=lambda: task.num_records_for(message),
         local_update=task.local_update,
         accepts=accepts,
         terms=terms,
