@@ -8,6 +8,8 @@ import pytest
 from flwr.app import Message
 
 from fl_app.allow_list import ALLOWED
+from fl_app.cli import main
+from fl_app.device_state import FolderState
 from fl_app.errors import RunError
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from tests.fl_app.devices import (
@@ -114,3 +116,56 @@ def test_with_seeds_allowed_the_model_is_the_simulation_s(tmp_path: Path, run) -
     text = "".join(path.read_text() for path in (tmp_path / "run").glob("*.json*"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())
     assert str(tmp_path / "0") not in text
+
+
+def test_nisss_keys_end_with_its_last_round_and_the_next_run(tmp_path: Path) -> None:
+    """Private keys of a run that is over lie in no file of a device; its ledger stays."""
+    devices = make_devices(tmp_path)
+
+    def keys(device: Device, run: str) -> list[bytes]:
+        state = FolderState(device.folder, run, int(device.node_config["partition-id"]))
+        return [key for name in ("exchange", "run-tag") if (key := state.read_key(f"niss.{name}"))]
+
+    run_on_devices(tmp_path / "run1", devices, *NISS, run=1)
+    first = [keys(device, "1") for device in devices]
+    assert [len(each) for each in first] == [2] * CLIENTS
+    run_on_devices(tmp_path / "run2", devices, *FEDPAQ, run=2)
+    for device, secrets in zip(devices, first, strict=True):
+        assert keys(device, "1") == []
+        for file in device.folder.iterdir():
+            content = file.read_bytes()
+            assert not any(secret in content for secret in secrets)
+        assert len(device.releases) == 2 * ROUNDS
+
+
+def test_the_ledger_of_a_device_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = make_devices(tmp_path)
+    run_on_devices(tmp_path / "run1", devices, *FEDPAQ, run=71)
+    run_on_devices(tmp_path / "run2", devices, *NISS, run=72)
+
+    def ledger(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["ledger", "--state-dir", *words])
+        printed = capsys.readouterr()
+        assert ended.value.code == (2 if printed.err else 0)
+        return printed.out + printed.err
+
+    shown = ledger(str(devices[0].folder), "max-epsilon=9", "max-delta=1e-4")
+    lines = [line.split() for line in shown.splitlines() if line.strip()]
+    rows = {line[0]: line for line in lines}
+    assert rows["71"][1:5] == ["0", "dp_fedpaq", "record", "replace_one"]
+    assert rows["72"][1:5] == ["0", "niss", "record", "replace_one"]
+    parts = [float(rows[run][-2]) for run in ("71", "72")]
+    total = float(rows["all"][-2])
+    assert math.isclose(total, sum(parts), abs_tol=0.02)
+    assert 7.0 < total <= 8.01
+    assert (rows["all"][-3], float(rows["all"][-1])) == ("4", 2e-5)
+    assert rows["allowed"][-2:] == ["9", "0.0001"]
+    assert "allowed" not in ledger(str(devices[0].folder))
+    assert "max-epsilon: '0'; allowed: a number > 0" in ledger(
+        str(devices[0].folder), "max-epsilon=0"
+    )
+    assert "allowed: max-epsilon=..., max-delta=..." in ledger(str(devices[0].folder), "epsilon=3")
+    assert "a folder with devices.sqlite" in ledger(str(tmp_path))
