@@ -58,6 +58,8 @@ class Device:
         """Answer a message in a process that remembers nothing but its folder."""
         context = Context(run, 7, dict(self.node_config), RecordDict(), dict(run_config or {}))
         reply = client_app(copied(message), context)
+        # What matters is in the folder.
+        assert not context.state
         self.replies.append(reply)
         return reply
 

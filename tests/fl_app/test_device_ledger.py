@@ -1,5 +1,7 @@
 """A device's ledger: one row a release for good, its lock, a lost folder, and keys of past runs."""
 
+import contextlib
+import fcntl
 import math
 import os
 import signal
@@ -9,6 +11,8 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,6 +31,7 @@ from fl_app.device_policy import DevicePolicy, PolicyRefusal
 from fl_app.device_state import STATE_FILE, FolderState, connect_state
 from fl_app.errors import RunError
 from strategies.device_state import LedgerEntry
+from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 
 ROW = (
@@ -142,6 +147,21 @@ def test_a_grant_is_given_once(folder: Path) -> None:
         assert grant(folder, "8", 1, 1.0) == 1.0
 
 
+@pytest.mark.parametrize(("target", "allowed"), [(None, False), (8.0, False), (3.0, True)])
+def test_a_run_whose_grant_was_spent_by_another_is_over(
+    target: float | None, allowed: bool
+) -> None:
+    """Own noise is for what was granted at first: with less of it left, no round may follow."""
+    left = RunLimits(3.5, granted=lambda _: 4.0)
+    assert left.own_epsilon() == 4.0
+    update = DpFedPaqParameters(
+        3, noise_multiplier=1.0, local_steps=1, quantizer="none", randomness="secret"
+    )
+    given: Any = SimpleNamespace(mode="sound", update=update, epsilon_of=lambda _: target)
+    with contextlib.nullcontext() if allowed else pytest.raises(PolicyRefusal):
+        left.check_niss(given, 1, lambda: 50, left.own_epsilon())
+
+
 def keep_key(folder: Path, run: str, now: float) -> FolderState:
     note_request(folder, run, 1, now)
     state = FolderState(folder, run, 1)
@@ -212,11 +232,11 @@ COUNTER = """
     folder = pathlib.Path(sys.argv[1])
     print("ready", flush=True)
     sys.stdin.readline()
-    for _ in range(60):
+    for _ in range(300):
         with lock_device(folder):
             state = FolderState(folder, "7", 1, "OFF")
             entry = state.read_entry("m")
-            if len(list_releases(folder)) >= 100:
+            if len(list_releases(folder)) >= 500:
                 continue
             count = entry.participations + 1
             state.write_entry(replace(entry, last_round=count, participations=count))
@@ -233,15 +253,19 @@ def start(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_two_processes_keep_one_ledger(folder: Path) -> None:
-    """A limit of 100 that each looks at before it charges: neither loses nor exceeds one."""
+    """A limit of 500 that each looks at before it charges: neither loses nor exceeds one."""
     processes = [start(COUNTER, str(folder)) for _ in range(2)]
     for each in processes:
         assert each.stdout is not None
         assert each.stdout.readline() == "ready\n"
     for each in processes:
-        each.communicate("go\n", timeout=100)
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    for each in processes:
+        each.communicate(timeout=100)
         assert each.returncode == 0
-    assert [each.server_round for each in list_releases(folder)] == list(range(1, 101))
+    assert [each.server_round for each in list_releases(folder)] == list(range(1, 501))
 
 
 HOLDER = """
@@ -257,6 +281,8 @@ def test_a_killed_process_leaves_no_lock(folder: Path) -> None:
     holder = start(HOLDER, str(folder))
     assert holder.stdout is not None
     assert holder.stdout.readline() == "locked\n"
+    with open(folder / LOCK_FILE, "ab") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
     with lock_device(folder):

@@ -145,6 +145,12 @@ CASES: list[tuple[dict[str, Any], tuple[str, ...], bool]] = [
         ("data=mnist", "data.root=/elsewhere", "data.writer_labels=/elsewhere"),
         False,
     ),
+    (
+        {"data_path": "/own"},
+        ("data=hugging_face", "data.root=some/name", "data.download=true"),
+        False,
+    ),
+    ({"data_path": "/own"}, ("data=hugging_face", "data.root=some/name"), True),
     ({"allowed_strategies": "dp_fts_de"}, LANDMINE, False),
     ({"allowed_strategies": "dp_fts_de", "data_path": "/own"}, LANDMINE, True),
     ({"data_path": "/own"}, ("data=user", "data.path=shutil:rmtree", "data.root=/x"), False),
