@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
-import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -26,6 +25,7 @@ from fl_app.device_policy import (
 from fl_app.device_state import STATE_FILE, FolderState
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
+from fl_app.one_thread import use_one_thread
 from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
@@ -89,7 +89,7 @@ def tell_partition(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Answer a training request with the method's own client side, within the device's policy."""
     # One thread a client: the sums of a run must not depend on how many cores there are.
-    torch.set_num_threads(1)
+    use_one_thread()
     policy = _read_policy(context)
     settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
     policy.check(settings)

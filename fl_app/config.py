@@ -124,22 +124,22 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     from fl_app.run_config import build_settings, read_run_config
     from fl_app.run_store import CONFIG_FILE
 
-    given = compose_config(overrides)[RESUME]
+    names = {word: word.lstrip("+").partition("=")[0] for word in expand_home(overrides)}
+    groups = {word: name.partition(".")[0] for word, name in names.items()}
+    # Without the others, which a run's own strategy may have and the default one has not.
+    kept = [word for word, group in groups.items() if group in (RESUME, "engine", "hydra")]
+    given = compose_config(kept)[RESUME]
     if given is None:
         return None
     if type(given) is int:
         given = str(given)  # a sweep's folders have numbers as names
     if not isinstance(given, str) or not given:
         raise ConfigError(RESUME, given, "the folder of a run, or null")
-    engine = []
-    for word in expand_home(overrides):
-        key = word.lstrip("+").partition("=")[0]
-        if key.partition(".")[0] == "engine":
-            engine.append(word)
-        elif key != RESUME and key.partition(".")[0] != "hydra":
-            raise ConfigError(
-                key, word.partition("=")[2], f"engine.* and hydra.* beside {RESUME}={given}"
-            )
+    for word, key in names.items():
+        if word not in kept or groups[word] == RESUME != key:
+            allowed = f"engine.* and hydra.* beside {RESUME}={given}"
+            raise ConfigError(key, word.partition("=")[2], allowed)
+    engine = [word for word in kept if groups[word] == "engine"]
     folder = Path(given).expanduser()
     file = folder / CONFIG_FILE
     try:

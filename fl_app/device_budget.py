@@ -26,7 +26,7 @@ from strategies.dp_fts_de.spending import spend
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.niss import NissParameters
-from strategies.niss.noise_plan import own_noise_multiplier
+from strategies.niss.calibration import own_noise_multiplier
 
 
 class RunSpending(NamedTuple):

@@ -115,7 +115,7 @@ class SearchRun(RecordedRun):
             self._store.write_shared_function(function)
         best = [row["best_value"] for row in agents]
         totals = self._totals
-        sent = totals["update_bytes"] / (4 * settings.search.num_random_features)
+        sent = totals["update_bytes"] / (4 * self._search.parameters.num_random_features)
         return {
             "num_parameters": None,
             "test_accuracy": None,

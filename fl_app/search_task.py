@@ -139,4 +139,5 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
         snap=space.snap,
         failed_value=objective.value_range[0],
         optimum=optimum,
+        exact=lambda points: objective.values(agent, points),
     )

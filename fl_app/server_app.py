@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
@@ -23,6 +22,7 @@ from fl_app.engines.outcome import Outcome, write_outcome
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun
+from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.run_config import to_yaml
 from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the configured method on the connected nodes, and say how it ended."""
-    torch.set_num_threads(1)
+    use_one_thread()
     failure: str | None = None
     try:
         folder = _run(grid, dict(context.run_config), context.run_id)

@@ -106,9 +106,9 @@ class SearchSettings(StrategySettings):
     release_rounds: tuple[int, ...] | Literal["auto"] = "auto"
     upload: Literal["sampled", "all"] = "sampled"
     upload_kind: Literal["mean", "sample"] = "mean"
-    num_random_features: int = 100
-    features: Literal["rff", "eigen"] = "rff"
-    lengthscale: float = 0.3
+    num_random_features: int | None = None
+    features: Literal["rff", "eigen"] = "eigen"
+    lengthscale: float = 0.25
     outputscale: float = 1.0
     regularizer: float = 0.01
     standardize: bool = True

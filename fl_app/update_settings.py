@@ -98,7 +98,7 @@ def explain_sensitivity(settings: RunSettings, update: DpFedPaqParameters) -> st
     chosen = settings.training
     if chosen.sensitivity != "auto" or chosen.mode == "paper":
         return None
-    if not _may_be_convex(update) or update.sensitivity == "convex":
+    if not _may_be_convex(update) or update.sensitivity != "whole_update":
         return None
     if loss_family(settings.model.name) is None:
         return f"model {settings.model.name} is not convex"

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_app.search_space import AxisValue, SearchSpace
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
@@ -66,6 +67,13 @@ class Objective(ABC):
     def optimum(self, agent: int) -> float | None:
         """Return the largest value without noise, where it is known; None elsewhere."""
         return None
+
+    def values(self, agent: int, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values without noise, shape (n,), at places x of the unit cube, shape (n, D).
+
+        Of objectives that know their optimum; experiments take regrets of them.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,13 @@ def maximize_own_draw(
     streams: AgentStreams,
 ) -> Floats:
     """Return where a draw from the agent's own posterior is largest, shape (D,)."""
-    observed = standardize(values) if parameters.standardize else values
-    prior = shared if parameters.prior_mean else None
-    process = fit_own_process(points, observed, parameters.fit_every, prior)
+    process = fit_own_process(
+        points,
+        values,
+        parameters.fit_every,
+        shared if parameters.prior_mean else None,
+        standardized=parameters.standardize,
+    )
     drawn = process.draw_function(streams.open("draw"))
     return maximize(drawn, parameters.dimension, streams.open("candidates")).point
 

@@ -48,6 +48,7 @@ def train(
     snap: Snap | None = None,
     failed_value: float = 0.0,
     optimum: float | None = None,
+    exact: Callable[[Floats], Floats] | None = None,
 ) -> Message:
     """Answer a request: one query of the agent's own objective, and a vector if it is asked for.
 
@@ -71,6 +72,9 @@ def train(
         What an evaluation that fails counts as: public, the lowest value that there can be.
     optimum : float or None
         The largest value of the objective where it is known, for regrets (seeded runs only).
+    exact : callable or None
+        From points, shape (n, D), to the values without noise that regrets are taken of, shape
+        (n,); None: those observed.
 
     Returns
     -------
@@ -119,7 +123,7 @@ def train(
         vector, clipped = step.run(num_before)
         progress = None
         if request.parameters.randomness == "seeded":
-            progress = step.describe(num_before, clipped, optimum)
+            progress = step.describe(num_before, clipped, optimum, exact)
         entry = replace(entry, reply=_pack_reply(vector, progress))
         memory.write_entry(entry)
     packed, progress = _unpack_reply(entry.reply)
@@ -200,12 +204,20 @@ class _Step:
             vector = np.zeros(parameters.num_random_features)
         return clip_vector(parameters, vector)
 
-    def describe(self, num_before: int, clipped: bool, optimum: float | None) -> Progress:
+    def describe(
+        self,
+        num_before: int,
+        clipped: bool,
+        optimum: float | None,
+        exact: Callable[[Floats], Floats] | None,
+    ) -> Progress:
         """Describe how far the agent has come, in a seeded run."""
         parameters, server_round = self.request.parameters, self.request.server_round
         points, values = self._history()
         best = int(np.argmax(values))
-        later = values[parameters.num_initial :]
+        regrets = None
+        if optimum is not None:
+            regrets = optimum - (values if exact is None else exact(points))
         # Of a round that was interrupted after its query, the coin is still the same.
         coin = self._streams(server_round).open("coin")
         is_shared = num_before >= parameters.num_initial and not queries_own_function(
@@ -216,8 +228,10 @@ class _Step:
             best_value=float(values[best]),
             clipped=float(clipped),
             failures=float(self.failures),
-            simple_regret=None if optimum is None else optimum - float(values[best]),
-            cumulative_regret=None if optimum is None else math.fsum(optimum - later),
+            simple_regret=None if regrets is None else float(regrets.min()),
+            cumulative_regret=(
+                None if regrets is None else math.fsum(regrets[parameters.num_initial :])
+            ),
             best_point=tuple(points[best].tolist()),
             points=tuple(tuple(point) for point in points[num_before:].tolist()),
             values=tuple(values[num_before:].tolist()),

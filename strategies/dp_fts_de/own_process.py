@@ -2,9 +2,12 @@
 
 The broadcast g serves as a prior mean, m(x) = c (g(x) - mean of g over own points), with the
 c >= 0 that generalised least squares gives on the agent's own values: c = 0 where g does not help.
-It is a function of what was released, and costs no privacy.
+Hyper-parameters and c are those under which the values are likeliest together: what the others know
+need not be explained by the agent's own kernel. It is a function of what was released, and costs no
+privacy.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 from strategies.dp_fts_de.shared_function import CenteredFunction, SharedFunction
 from strategies.mechanisms.cholesky import solve_factored
 from strategies.mechanisms.gaussian_process import GaussianProcess, SquaredExponential, condition
-from strategies.mechanisms.marginal_likelihood import fit_gaussian_process
+from strategies.mechanisms.marginal_likelihood import fit_kernel
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +33,12 @@ def standardize(values: Floats) -> Floats:
 
 
 def fit_own_process(
-    points: Floats, values: Floats, fit_every: int, shared: SharedFunction | None = None
+    points: Floats,
+    values: Floats,
+    fit_every: int,
+    shared: SharedFunction | None = None,
+    *,
+    standardized: bool = False,
 ) -> GaussianProcess:
     """Fit hyper-parameters by marginal likelihood and condition on all observations.
 
@@ -39,11 +47,13 @@ def fit_own_process(
     points : ndarray of float64, shape (n, D)
         Queried points, n >= 1.
     values : ndarray of float64, shape (n,)
-        What was observed, standardised where the run says so.
+        What was observed.
     fit_every : int
         Hyper-parameters are those of the first `fit_every`, 2 `fit_every`, ... observations.
     shared : SharedFunction or None
         g; None: prior mean zero.
+    standardized : bool
+        Whether the process is that of the values minus their mean, over their standard deviation.
 
     Raises
     ------
@@ -51,40 +61,59 @@ def fit_own_process(
         If no hyper-parameters lead to a likelihood.
     """
     fitted = len(values) - len(values) % fit_every or len(values)
-    old_points, old_values = points[:fitted], values[:fitted]
-    kernel, noise = _fit_kernel(old_points, old_values)
+    observed = standardize(values) if standardized else values
+    # The first observations in units of their own, and g there alone: the same to the last bit in
+    # all rounds that fit them.
+    early = standardize(values[:fitted]) if standardized else values[:fitted]
+    trend = None if shared is None else _center(shared.values(points[:fitted]))
+    kernel, noise = _fit_kernel(points[:fitted], early, trend)
+    if standardized and fitted < len(values):
+        unit = float(observed[:fitted].var()) or 1.0
+        kernel, noise = replace(kernel, outputscale=unit * kernel.outputscale), unit * noise
+    process = condition(kernel, noise, points, observed)
     if shared is None:
-        return condition(kernel, noise, points, values)
+        return process
     guess = shared.values(points)
-    early = guess[:fitted] - guess[:fitted].mean()
-    factor = _fit_factor(kernel, noise, old_points, old_values, early)
-    if factor > 0.0:
-        # What the others know need not be explained by the agent's own kernel.
-        kernel, noise = _fit_kernel(old_points, old_values - factor * early)
-    center = float(guess.mean())
-    factor = _fit_factor(kernel, noise, points, values, guess - center)
-    mean = CenteredFunction(shared, factor, center)
-    return condition(kernel, noise, points, values, mean if factor > 0.0 else None)
+    return _add_mean(process, shared, float(guess.mean()), _center(guess))
 
 
-def _fit_factor(
-    kernel: SquaredExponential, noise: float, points: Floats, values: Floats, guess: Floats
-) -> float:
-    """Return the c >= 0 under which values - c guess is most likely."""
-    factor = condition(kernel, noise, points, values).factor
-    weight = float(guess @ solve_factored(factor, guess))
-    return max(0.0, float(guess @ solve_factored(factor, values)) / weight) if weight > 0.0 else 0.0
+def _center(values: Floats) -> Floats:
+    return np.asarray(values - values.mean())
 
 
-def _fit_kernel(points: Floats, values: Floats) -> tuple[SquaredExponential, float]:
-    lengthscales, outputscale, noise = _search(points.tobytes(), points.shape[1], values.tobytes())
+def _add_mean(
+    process: GaussianProcess, shared: SharedFunction, center: float, guess: Floats
+) -> GaussianProcess:
+    """Give a process the prior mean c (g - center) with the likeliest c >= 0."""
+    solved = solve_factored(process.factor, guess)
+    common, weight = float(solved @ process.residuals), float(solved @ guess)
+    if not (common > 0.0 and weight > 0.0):
+        return process
+    mean = CenteredFunction(shared, common / weight, center)
+    residuals = process.residuals - mean.factor * guess
+    return replace(process, residuals=residuals, prior_mean=mean)
+
+
+def _fit_kernel(
+    points: Floats, values: Floats, trend: Floats | None
+) -> tuple[SquaredExponential, float]:
+    lengthscales, outputscale, noise = _search(
+        points.tobytes(),
+        points.shape[1],
+        values.tobytes(),
+        None if trend is None else trend.tobytes(),
+    )
     return SquaredExponential(np.array(lengthscales), outputscale), noise
 
 
 # With `fit_every` above 1 the same observations are fitted in several rounds.
-@lru_cache(maxsize=256)
-def _search(points: bytes, dimension: int, values: bytes) -> tuple[tuple[float, ...], float, float]:
-    found = fit_gaussian_process(
-        np.frombuffer(points).reshape(-1, dimension), np.frombuffer(values)
+@lru_cache(maxsize=2048)
+def _search(
+    points: bytes, dimension: int, values: bytes, trend: bytes | None
+) -> tuple[tuple[float, ...], float, float]:
+    kernel, noise = fit_kernel(
+        np.frombuffer(points).reshape(-1, dimension),
+        np.frombuffer(values),
+        trend=None if trend is None else np.frombuffer(trend),
     )
-    return tuple(found.kernel.lengthscales), found.kernel.outputscale, found.noise_variance
+    return tuple(kernel.lengthscales), kernel.outputscale, noise

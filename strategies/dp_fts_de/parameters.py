@@ -50,12 +50,12 @@ class DpFtsDeParameters:
         N of the run, absent ones too; public.
     dimension : int
         D, axes of the search space, which is the unit cube.
+    num_random_features : int
+        M, numbers in an agent's vector; of the plan of a run (`choose_num_features`).
     splittable : tuple of bool
         Which axes may be cut into sub-regions; empty: all.
     mode : {"sound", "paper"}
         `paper`: the published settings, and noise for the sensitivity S / q instead of c S / q.
-    num_random_features : int
-        M, numbers in an agent's vector.
     features : {"rff", "eigen"}
         Random Fourier features, drawn from the public seed, or the leading eigenfunctions of the
         squared exponential kernel.
@@ -113,11 +113,11 @@ class DpFtsDeParameters:
 
     num_agents: int
     dimension: int
+    num_random_features: int
     splittable: tuple[bool, ...] = ()
     mode: str = "sound"
-    num_random_features: int = 100
-    features: str = "rff"
-    lengthscale: float = 0.3
+    features: str = "eigen"
+    lengthscale: float = 0.25
     outputscale: float = 1.0
     regularizer: float = 0.01
     standardize: bool = True

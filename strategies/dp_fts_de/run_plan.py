@@ -6,11 +6,12 @@ from typing import Any
 
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.dp_fts_de.spending import plan_noise
+from strategies.mechanisms.eigenfunctions import count_eigenfunctions
 from strategies.mechanisms.parameter_checks import ParameterError
 
 AUTO = "auto"
-MANY_AGENTS = 100
-"""From this number of agents on, one release carries enough."""
+NUM_FOURIER = 100
+"""M of random Fourier features where none is named, as published; eigenfunctions are no more."""
 
 _ORACLE: dict[str, Any] = {
     "noise_multiplier": 0.0,
@@ -30,17 +31,37 @@ def unplanned_parameters(
     The control `oracle` is the plain average of all agents' posterior means, whatever noise,
     clipping and sampling are named beside it.
 
+    A field `num_random_features` that is missing or None is chosen by `choose_num_features`.
+
     Raises
     ------
     ParameterError
         If a field is not allowed.
     """
     chosen = {**fields, **(_ORACLE if fields.get("control") == "oracle" else {})}
+    if chosen.get("num_random_features") is None:
+        checked = DpFtsDeParameters(
+            **{**chosen, "num_agents": 1, "num_random_features": NUM_FOURIER}
+        )
+        chosen["num_random_features"] = choose_num_features(checked)
     if isinstance(release_rounds, str) and release_rounds != AUTO:
         raise ParameterError("release_rounds", release_rounds, f"{AUTO}, or a list of rounds")
     rounds = () if isinstance(release_rounds, str) else tuple(release_rounds)
     agents = 1 if num_agents is None else num_agents
     return DpFtsDeParameters(num_agents=agents, release_rounds=rounds, **chosen)
+
+
+def choose_num_features(parameters: DpFtsDeParameters) -> int:
+    """Return M for a run's features: a function of public constants.
+
+    As many of the leading eigenfunctions as hold 99% of the kernel's variance, at most
+    `NUM_FOURIER`; or that many random Fourier features.
+    """
+    if parameters.features != "eigen":
+        return NUM_FOURIER
+    return count_eigenfunctions(
+        parameters.dimension, float(parameters.lengthscale), most=NUM_FOURIER
+    )
 
 
 def plan_run(
@@ -61,8 +82,7 @@ def plan_run(
     num_rounds : int
         T + 1.
     auto_rounds : bool
-        Whether release rounds are chosen here: every one in mode `paper`; else 1, 2, 4 and 8, or
-        the first alone with 100 agents or more.
+        Whether release rounds are chosen here: every one in mode `paper`, else the first alone.
     planned_noise : float or None
         z of a run that goes on.
 
@@ -73,8 +93,7 @@ def plan_run(
     """
     parameters = replace(parameters, num_agents=num_agents)
     if auto_rounds and parameters.mode == "sound":
-        rounds = (1, 2, 4, 8) if num_agents < MANY_AGENTS else (1,)
-        parameters = replace(parameters, release_rounds=rounds)
+        parameters = replace(parameters, release_rounds=(1,))
     if parameters.noise_multiplier is None and planned_noise is not None:
         return replace(parameters, noise_multiplier=planned_noise)
     return plan_noise(parameters, num_rounds)

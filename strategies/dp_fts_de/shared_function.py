@@ -48,22 +48,26 @@ class SharedFunction:
 
     def values(self, points: Floats) -> Floats:
         """Return the values, shape (n,), at points of shape (n, D) in the unit cube."""
-        places, values = self.boxes.locate(points), np.zeros(len(points))
-        for box in np.unique(places):
-            there = places == box
+        values = np.zeros(len(points))
+        for box, there in self._split(points):
             values[there] = LinearFunction(self.features, self.vectors[box]).values(points[there])
         return values
 
     def values_and_gradients(self, points: Floats) -> tuple[Floats, Floats]:
         """Return the values, shape (n,), and the gradients within the boxes, shape (n, D)."""
-        places = self.boxes.locate(points)
         values, gradients = np.zeros(len(points)), np.zeros(points.shape)
-        for box in np.unique(places):
-            there = places == box
+        for box, there in self._split(points):
             values[there], gradients[there] = self.features.combine(
                 points[there], self.vectors[box]
             )
         return values, gradients
+
+    def _split(self, points: Floats) -> list[tuple[int, NDArray[np.bool_] | slice]]:
+        """Return the boxes that hold some of the points, and which."""
+        if self.boxes.num_subregions == 1:
+            return [(0, slice(None))]
+        places = self.boxes.locate(points)
+        return [(int(box), places == box) for box in np.unique(places)]
 
     def maximize(
         self, stream: Stream, *, num_candidates: int = 1000, num_starts: int = 20

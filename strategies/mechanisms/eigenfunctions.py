@@ -131,10 +131,8 @@ def leading_eigenfunctions(
     """
     check_integer("num_features", num_features, 1)
     check_integer("num_dimensions", num_dimensions, 1)
-    check_number("lengthscale", lengthscale, positive=True)
+    _check_lengthscale(lengthscale)
     check_number("outputscale", outputscale, positive=True)
-    if lengthscale < MIN_LENGTHSCALE:
-        raise ParameterError("lengthscale", lengthscale, f"at least {MIN_LENGTHSCALE}")
     nodes, axis_values, coefficients = _solve_axis(lengthscale)
     degrees, eigenvalues = _rank_products(axis_values, num_dimensions, num_features)
     if len(degrees) < num_features:
@@ -148,6 +146,44 @@ def leading_eigenfunctions(
     return Eigenfunctions(
         nodes, coefficients[:, :used], degrees, eigenvalues, lengthscale, outputscale
     )
+
+
+def count_eigenfunctions(
+    num_dimensions: int, lengthscale: float, *, share: float = 0.99, most: int = 100
+) -> int:
+    """Return the least M whose eigenfunctions hold a share of the kernel's variance on the cube.
+
+    The eigenvalues add up to the mean of k(x, x), 1 without v; the first M leave out the rest.
+
+    Parameters
+    ----------
+    num_dimensions : int
+        D >= 1.
+    lengthscale : float
+        l >= 0.01, in units of the cube's side.
+    share : float
+        In (0, 1).
+    most : int
+        Largest answer, >= 1, for many dimensions and short lengthscales.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter is not allowed.
+    """
+    check_integer("num_dimensions", num_dimensions, 1)
+    check_number("share", share, positive=True, below=1.0)
+    check_integer("most", most, 1)
+    _check_lengthscale(lengthscale)
+    _, axis_values, _ = _solve_axis(lengthscale)
+    _, eigenvalues = _rank_products(axis_values, num_dimensions, most)
+    return min(int(np.count_nonzero(np.cumsum(eigenvalues) < share)) + 1, len(eigenvalues))
+
+
+def _check_lengthscale(lengthscale: float) -> None:
+    check_number("lengthscale", lengthscale, positive=True)
+    if lengthscale < MIN_LENGTHSCALE:
+        raise ParameterError("lengthscale", lengthscale, f"at least {MIN_LENGTHSCALE}")
 
 
 def _solve_axis(lengthscale: float) -> tuple[Floats, Floats, Floats]:

@@ -18,7 +18,7 @@ LEAST_OWN_STEPS = 4.0
 
 _TAIL_STDS = 12.0  # Gaussian noise goes beyond with probability 4e-33
 _LARGEST = 2 ** (WORD_BITS - 1) - 1
-_MOST_READY = 100_000  # pair noise of 512 steps and its tail fit for any coarser grid
+MOST_READY = 100_000  # pair noise of 512 steps and its tail fit for any coarser grid
 _WORD = np.dtype("<u4")
 
 
@@ -152,8 +152,8 @@ def choose_step(
     """
     check_number("largest_entry", largest_entry, positive=True)
     check_integer("max_ready", max_ready, 2)
-    if max_ready > _MOST_READY:
-        raise ParameterError("max_ready", max_ready, f"at most {_MOST_READY}")
+    if max_ready > MOST_READY:
+        raise ParameterError("max_ready", max_ready, f"at most {MOST_READY}")
     check_number("largest_own_variance", largest_own_variance, positive=True, optional=True)
     own = noise.own_variance if largest_own_variance is None else largest_own_variance
     if own < noise.own_variance:

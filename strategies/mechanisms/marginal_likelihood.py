@@ -3,9 +3,8 @@
 ln p(y) = -(r^T K^-1 r + ln det K + n ln 2 pi) / 2 with r = y - m(X) and K = k(X, X) + s^2 I;
 d ln p / d theta = tr((a a^T - K^-1) dK/dtheta) / 2 with a = K^-1 r.
 
-With K = v A, A = R + g I of correlations R and the ratio g = s^2 / v, the likeliest v is
-r^T A^-1 r / n, in closed form. So only lengthscales and g are searched for: on a coarse grid, and
-by L-BFGS-B from its peaks.
+The likeliest v has a closed form (`profile_likelihood`), so only lengthscales and the ratio
+g = s^2 / v are searched for: on a grid, and by L-BFGS-B from its peaks.
 
 References
 ----------
@@ -18,21 +17,27 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
-from strategies.mechanisms.cholesky import FactorizationError, factor_with_ridge, solve_factored
+from strategies.mechanisms.cholesky import FactorizationError
 from strategies.mechanisms.finite_arrays import finite_matrix, finite_vector
 from strategies.mechanisms.gaussian_process import GaussianProcess, SquaredExponential, condition
 from strategies.mechanisms.parameter_checks import ParameterError, check_number
+from strategies.mechanisms.profile_likelihood import (
+    ProfileLikelihood,
+    axis_distances,
+    evaluate_likelihood,
+)
 from strategies.mechanisms.smooth_functions import SmoothFunction
 
 Floats = NDArray[np.float64]
 
-# A coarse grid of lengthscales, from wiggly to smooth, and of ratios g, from clean to noise alone.
-_LENGTHSCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_RATIOS = (1e-3, 0.03, 0.3, 3.0)
-_MOST_CLIMBS = 3
+# A grid of lengthscales, from wiggly to smooth, and of ratios g, from clean to noise alone. Where
+# queries have gathered, peaks are sharp, the more so for short lengthscales and little noise.
+_LENGTHSCALES = (0.025, 0.035, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.8, 1.6)
+_RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+_MOST_CLIMBS = 4
+_NEAR_EDGE = 0.01
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,14 @@ def log_marginal_likelihood(
     FactorizationError
         If K is not positive definite within float64.
     """
-    n, scale = len(residuals), kernel.outputscale
-    found = _evaluate(
-        _axis_distances(points), residuals, kernel.lengthscales, noise_variance / scale, scale
+    found = evaluate_likelihood(
+        axis_distances(points),
+        residuals,
+        kernel.lengthscales,
+        noise_variance / kernel.outputscale,
+        (kernel.outputscale, kernel.outputscale),
     )
-    if n == 0:
+    if len(residuals) == 0:
         return found.value, np.zeros(kernel.num_dimensions + 2)
     *spread, noise = found.slopes()
     # g falls as v grows and s^2 stays.
@@ -112,10 +120,7 @@ def fit_gaussian_process(
     bounds: FitBounds | None = None,
     per_axis: bool = False,
 ) -> GaussianProcess:
-    """Fit lengthscale, outputscale and noise by L-BFGS-B from a grid's peaks, and condition.
-
-    Deterministic; of equal likelihoods the first in the grid wins. Without observations the answer
-    is a prior of lengthscale 0.1, outputscale 1 and noise 1e-3, as far as the bounds allow.
+    """Fit lengthscale, outputscale and noise, and condition on the same observations.
 
     Parameters
     ----------
@@ -125,10 +130,8 @@ def fit_gaussian_process(
         y.
     prior_mean : SmoothFunction or None
         m; None is zero, so y should be centred.
-    bounds : FitBounds or None
-        None takes the defaults, which suit points of the unit cube.
-    per_axis : bool
-        Whether each axis has a lengthscale of its own; by default one for all.
+    bounds, per_axis
+        As in `fit_kernel`.
 
     Raises
     ------
@@ -142,17 +145,71 @@ def fit_gaussian_process(
     residuals = y
     if prior_mean is not None:
         residuals = y - finite_vector("prior_mean", prior_mean.values(x), len(x))
-    limits = bounds or FitBounds()
+    kernel, noise_variance = fit_kernel(x, residuals, bounds=bounds, per_axis=per_axis)
+    return condition(kernel, noise_variance, x, y, prior_mean)
+
+
+def fit_kernel(
+    points: ArrayLike,
+    residuals: ArrayLike,
+    *,
+    trend: ArrayLike | None = None,
+    bounds: FitBounds | None = None,
+    per_axis: bool = False,
+) -> tuple[SquaredExponential, float]:
+    """Fit lengthscale, outputscale and noise by L-BFGS-B from the peaks of a grid.
+
+    Deterministic; of equal likelihoods the first in the grid wins. Without observations the answer
+    is a prior of lengthscale 0.1, outputscale 1 and noise 1e-3, as far as the bounds allow.
+
+    Parameters
+    ----------
+    points : array_like, shape (n, D)
+        X, n >= 0.
+    residuals : array_like, shape (n,)
+        r = y - m(X).
+    trend : array_like, shape (n,), or None
+        h: the likelihood is that of r - c h with the likeliest c >= 0, which is
+        h^T K^-1 r / h^T K^-1 h where that is positive.
+    bounds : FitBounds or None
+        None takes the defaults, which suit points of the unit cube.
+    per_axis : bool
+        Whether each axis has a lengthscale of its own; by default one for all.
+
+    Returns
+    -------
+    kernel : SquaredExponential
+    noise_variance : float
+
+    Raises
+    ------
+    ParameterError
+        If shapes do not fit or a number is not finite.
+    FactorizationError
+        If no hyper-parameters lead to a likelihood.
+    """
+    x = finite_matrix("points", points)
+    r = finite_vector("residuals", residuals, len(x))
     # In units of their size, so that bounds and tolerances mean the same for any y.
-    largest = float(np.max(np.abs(residuals), initial=0.0))
-    unit = largest * math.sqrt(float(np.mean((residuals / largest) ** 2))) if largest else 1.0
+    largest = float(np.max(np.abs(r), initial=0.0))
+    unit = largest * math.sqrt(float(np.mean((r / largest) ** 2))) if largest else 1.0
     # One lengthscale for all axes needs only the sum over the axes.
-    distances = _axis_distances(x)
+    distances = axis_distances(x)
     if not per_axis:
         distances = distances.sum(axis=0, keepdims=True)
-    lengthscales, outputscale, noise = _Search(distances, residuals / unit, limits).run()
-    kernel = SquaredExponential(np.ones(x.shape[1]) * lengthscales, unit * unit * outputscale)
-    return condition(kernel, unit * unit * noise, x, y, prior_mean)
+    h = None if trend is None else _scale_trend(trend, len(x))
+    search = _Search(distances, r / unit, h, bounds or FitBounds())
+    lengthscales, outputscale, noise_variance = search.run()
+    scale = unit * unit
+    kernel = SquaredExponential(np.ones(x.shape[1]) * lengthscales, scale * outputscale)
+    return kernel, scale * noise_variance
+
+
+def _scale_trend(trend: ArrayLike, size: int) -> Floats:
+    """Return h in units of its largest number: only its direction counts."""
+    h = finite_vector("trend", trend, size)
+    largest = float(np.max(np.abs(h), initial=0.0))
+    return h / largest if largest else h
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +221,7 @@ class _Search:
 
     distances: Floats
     residuals: Floats
+    trend: Floats | None
     bounds: FitBounds
 
     def run(self) -> tuple[Floats, float, float]:
@@ -172,18 +230,27 @@ class _Search:
         if len(self.residuals) == 0:
             prior = np.log([0.1] * len(self.distances) + [1e-3])
             return self._complete(np.clip(prior, box[:, 0], box[:, 1]), 1.0)
-        best: Floats | None = None
-        least = math.inf
+        ends: list[tuple[float, Floats]] = []
         for start in self._find_peaks(box):
-            try:
-                found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=box)
-            except FactorizationError:
-                continue
-            if found.fun < least:
-                best, least = np.clip(found.x, box[:, 0], box[:, 1]), float(found.fun)
-        if best is None:
+            with suppress(FactorizationError):
+                ends.append(self._climb(start, box))
+        if not ends:
             raise FactorizationError("no hyper-parameters within the bounds have a likelihood")
+        _, best = min(ends, key=lambda end: end[0])
         return self._complete(best, self._evaluate(best).outputscale)
+
+    def _climb(self, start: Floats, box: Floats) -> tuple[float, Floats]:
+        """Return the least loss on the way from a start, and where."""
+        found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=box)
+        scales, noises = self.bounds.outputscale, self.bounds.noise_variance
+        for edge in np.log(np.divide(noises, scales)):
+            # Where v and s^2 are both at a bound, slopes jump; along the edge they do not.
+            if abs(found.x[-1] - edge) < _NEAR_EDGE:
+                along = np.vstack([box[:-1], [edge, edge]])
+                start = np.array([*found.x[:-1], edge])
+                again = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=along)
+                found = min(found, again, key=lambda each: float(each.fun))
+        return float(found.fun), np.clip(found.x, box[:, 0], box[:, 1])
 
     def _box(self) -> Floats:
         """Return the bounds of ln l_1, ..., ln l_k and ln g, shape (k + 1, 2)."""
@@ -216,17 +283,16 @@ class _Search:
             for _, row, column in peaks[:_MOST_CLIMBS]
         ]
 
-    def _evaluate(self, logs: Floats, correlations: Floats | None = None) -> "_Likelihood":
-        *lengthscales, ratio = np.exp(logs)
-        lower, upper = self._outputscales(ratio)
-        return _evaluate(
+    def _evaluate(self, logs: Floats, correlations: Floats | None = None) -> ProfileLikelihood:
+        ratio = math.exp(logs[-1])
+        return evaluate_likelihood(
             self.distances,
             self.residuals,
-            np.array(lengthscales),
-            float(ratio),
-            lower,
-            upper,
-            correlations,
+            np.exp(logs[:-1]),
+            ratio,
+            self._outputscales(ratio),
+            trend=self.trend,
+            correlations=correlations,
         )
 
     def _outputscales(self, ratio: float) -> tuple[float, float]:
@@ -250,71 +316,3 @@ class _Search:
             min(max(outputscale, self.bounds.outputscale[0]), self.bounds.outputscale[1]),
             min(max(noise, self.bounds.noise_variance[0]), self.bounds.noise_variance[1]),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Likelihood:
-    """ln p(y) with K = v (R + g I), and what its slopes are made of; `solved` is (R + g I)^-1 r."""
-
-    distances: Floats
-    lengthscales: Floats
-    ratio: float
-    outputscale: float
-    correlations: Floats
-    factor: Floats
-    solved: Floats
-    value: float
-    outputscale_slope: float
-
-    def slopes(self) -> Floats:
-        """Return the slopes in ln l_1, ..., ln l_k and ln g for a fixed v, shape (k + 1,)."""
-        # Zero above the diagonal, like the factor.
-        inverse, _ = dpotri(self.factor, lower=1)
-        weights = np.outer(self.solved, self.solved / self.outputscale)
-        # Distances are symmetric and zero on the diagonal: the lower half counts twice.
-        weights -= inverse
-        weights -= inverse
-        weights *= self.correlations
-        spread = self.distances.reshape(len(self.distances), -1) @ weights.ravel()
-        trace = float(self.solved @ self.solved) / self.outputscale - float(inverse.trace())
-        return np.array([*(0.5 * spread / self.lengthscales**2), 0.5 * self.ratio * trace])
-
-
-def _axis_distances(points: Floats) -> Floats:
-    """Return squared distances along each axis, shape (D, n, n)."""
-    columns = np.ascontiguousarray(points.T)
-    return np.asarray(np.square(columns[:, :, None] - columns[:, None, :]))
-
-
-def _evaluate(
-    distances: Floats,
-    residuals: Floats,
-    lengthscales: Floats,
-    ratio: float,
-    least: float,
-    largest: float | None = None,
-    correlations: Floats | None = None,
-) -> _Likelihood:
-    """Evaluate ln p(y) at the likeliest outputscale from `least` to `largest`; None: the same."""
-    n = len(residuals)
-    if correlations is None:
-        exponents = (-0.5 / lengthscales**2) @ distances.reshape(len(distances), -1)
-        correlations = np.exp(exponents, out=exponents).reshape(n, n)
-    factor = factor_with_ridge(correlations, ratio)
-    solved = solve_factored(factor, residuals)
-    square = float(residuals @ solved)
-    outputscale = max(least, min(square / max(1, n), least if largest is None else largest))
-    log_det = 2.0 * float(np.log(factor.diagonal()).sum())
-    scaled = square / outputscale
-    value = -0.5 * (scaled + log_det + n * math.log(2.0 * math.pi * outputscale))
-    return _Likelihood(
-        distances,
-        lengthscales,
-        ratio,
-        outputscale,
-        correlations,
-        factor,
-        solved,
-        value,
-        0.5 * (scaled - n),
-    )

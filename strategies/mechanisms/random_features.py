@@ -104,8 +104,8 @@ class RandomFeatures:
         slopes = cosines_of_turns(turns)
         if self.unit_length:
             # The length of phi depends on x too: what points along phi has no slope.
-            shares = sums / np.einsum("nm,nm->n", cosines, cosines)
-            slopes *= weights - shares[:, None] * cosines
+            cosines *= (sums * scales**2 / self.outputscale)[:, None]
+            slopes *= weights - cosines
         else:
             slopes *= weights
         return scales * sums, -scales[:, None] * (slopes @ self.frequencies)
@@ -121,7 +121,8 @@ class RandomFeatures:
         """Return the factor, shape (n,), from cosines to features."""
         if not self.unit_length:
             return np.full(len(cosines), math.sqrt(2.0 * self.outputscale / self.num_features))
-        return np.asarray(math.sqrt(self.outputscale) / np.linalg.norm(cosines, axis=1))
+        squares = np.einsum("nm,nm->n", cosines, cosines)
+        return np.asarray(np.sqrt(self.outputscale / squares))
 
 
 def draw_random_features(

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strategies.mechanisms.fixed_point import FixedPoint
+from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Stream
-from strategies.niss.noise_plan import NoisePlan, needed_of, plan_round, std_of_sum
+from strategies.niss.calibration import needed_of
+from strategies.niss.noise_plan import NoisePlan, plan_round, std_of_sum
 from strategies.niss.parameters import NissParameters
 from strategies.niss.published import lacks_neighbours, published_noise_std
 from strategies.niss.published_round import plan_published_round
@@ -105,16 +107,24 @@ def plan_attempt(
     return SoundAttempt(parameters, groups, plans, num_records)
 
 
-def check_noise(parameters: NissParameters, num_parameters: int) -> list[str]:
+def check_noise(parameters: NissParameters, num_parameters: int, num_rounds: int = 1) -> list[str]:
     """Return what is to be said of the first round's noise, before anybody is asked.
 
     Raises
     ------
     ParameterError
-        If the noise cannot be made.
+        If the noise of the first or the last round cannot be made: the others' lies in between.
     """
     if parameters.mode == "sound":
         plan_round(parameters, 1, num_parameters)
+        try:
+            plan_round(parameters, num_rounds, num_parameters)
+        except ParameterError as error:
+            schedule = parameters.update.lr_schedule
+            allowed = f"one with which 32-bit words hold the noise of round {num_rounds}, too"
+            raise ParameterError(
+                "lr_schedule", schedule, f"{allowed} ({error.key}: {error.allowed})"
+            ) from None
         return []
     noise_std, unit = published_noise_std(parameters, -1, 1), parameters.unit_noise_std
     most = parameters.max_ready - 1

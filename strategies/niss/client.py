@@ -16,9 +16,10 @@ from strategies.dp_fedpaq.messages import (
 )
 from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.mechanisms.rng import Randomness
+from strategies.niss.calibration import own_noise_multiplier
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply
-from strategies.niss.noise_plan import has_room, own_noise_multiplier
+from strategies.niss.noise_plan import has_room
 from strategies.niss.parameters import NissParameters
 from strategies.niss.participant import METHOD, Participant
 from strategies.niss.upload import answer_upload

@@ -5,7 +5,8 @@ from typing import Any
 from strategies.dp_fedpaq.guarantees import sensitivity_conditions
 from strategies.dp_fedpaq.spending import Participation, Spent
 from strategies.mechanisms.guarantee import MAX_DELTA, MAX_EPSILON, SEEDED, Guarantee
-from strategies.niss.noise_plan import circles_of, plan_round
+from strategies.niss.calibration import circles_of
+from strategies.niss.noise_plan import plan_round
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.published_flaws import list_flaws, published_epsilon
 from strategies.niss.spending import ADVERSARIES, spend

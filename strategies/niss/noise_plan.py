@@ -5,25 +5,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from strategies.dp_fedpaq.algorithm import client_noise_multiplier
 from strategies.mechanisms.fixed_point import FixedPoint, choose_step, rounding_sensitivity
-from strategies.mechanisms.offset_noise import (
-    OffsetNoise,
-    calibrate_offset_noise,
-    extra_own_variance,
-)
+from strategies.mechanisms.offset_noise import OffsetNoise, extra_own_variance
 from strategies.mechanisms.pairwise_noise import GAUSSIAN_STD
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sensitivity import Sensitivity
 from strategies.mechanisms.smoothing import check_smoothing
-from strategies.mechanisms.sparse_graph import edge_probability
+from strategies.niss.calibration import calibrate, circles_of, most_noise
 from strategies.niss.circles import Circle
-from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
+from strategies.niss.parameters import NissParameters
 
 _ROOM = 1.1
 # Beside the noise of the others, which takes a twelfth of the range at most.
 _MOST_OWN_STEPS = 2.0**31 / 16
-_SHARE_UNITS = 2**20
+# Keys of the mechanisms that no user gives.
+_OF_THE_GRID = (
+    *("max_ready", "target_std", "own_variance", "pair_variance", "largest_own_variance", "step"),
+)
 
 
 @dataclass(frozen=True)
@@ -102,25 +100,38 @@ def choose_grid(parameters: NissParameters, server_round: int) -> FixedPoint:
     base = parameters.base_noise_multiplier * bound
     # A client that needs more than the others adds it by itself.
     beyond = (most_noise(parameters) * bound) ** 2 - base**2
-    noises = [calibrate(parameters, circle, base) for circle in circles_of(parameters)]
     # The rounding of updates makes them, and so all noise, a little larger than counted here.
-    try:
-        grids = [
-            choose_step(
+    grids = []
+    for circle in circles_of(parameters):
+        try:
+            noise = calibrate(parameters, circle, base)
+            grid = choose_step(
                 noise,
                 largest_entry=update.clipping_norm,
                 max_ready=ready,
                 largest_own_variance=_ROOM * (noise.own_variance + max(0.0, beyond)),
             )
-            for noise in noises
-        ]
-    except ParameterError as error:
-        raise ParameterError(
-            "clipping_norm",
-            update.clipping_norm,
-            f"a norm that 32-bit words hold beside noise of std {base:.3g} ({error})",
-        ) from None
+        except (ParameterError, ArithmeticError) as error:
+            raise _blame(parameters, bound, error) from None
+        grids.append(grid)
     return max(grids, key=lambda grid: grid.step)
+
+
+def _blame(parameters: NissParameters, bound: float, error: Exception) -> Exception:
+    """Return the error that names what is to be changed if noise and updates need other grids."""
+    if isinstance(error, ParameterError) and error.key not in _OF_THE_GRID:
+        return error
+    update, z = parameters.update, parameters.base_noise_multiplier
+    assert update.clipping_norm is not None
+    std = f"noise of std {z * bound:.3g}"
+    # Whichever is farther from where it usually is.
+    clip = max(abs(math.log(update.clipping_norm / bound)), abs(math.log(update.clipping_norm)))
+    if z > 0.0 and clip > abs(math.log(z)):
+        allowed = f"a norm that 32-bit words hold beside {std}"
+        return ParameterError("clipping_norm", update.clipping_norm, allowed)
+    key = "target_epsilon" if update.noise_multiplier is None else "noise_multiplier"
+    allowed = f"what 32-bit words hold beside clipping_norm = {update.clipping_norm:g}, not {std}"
+    return ParameterError(key, getattr(update, key), allowed)
 
 
 def has_room(
@@ -217,56 +228,6 @@ def accept_scale(plan: NoisePlan, pair_scale: int, *, max_ready: int) -> NoisePl
     return accepted
 
 
-@lru_cache(maxsize=64)
-def calibrate(parameters: NissParameters, circle: Circle, std: float) -> OffsetNoise:
-    """Return the noise whose effective standard deviation is `std` against a circle's colluders.
-
-    Raises
-    ------
-    ParameterError
-        If it cannot be met; of a coalition, what is its own is named as such.
-    """
-    try:
-        return calibrate_offset_noise(
-            std,
-            min_ready=circle.min_ready,
-            max_ready=circle.max_ready,
-            colluding_fraction=circle.colluding_fraction,
-            expected_dropouts=parameters.expected_dropouts,
-            pair_noise=parameters.pair_noise,
-            sparse=parameters.graph == "sparse",
-        )
-    except ParameterError as error:
-        if not circle.index:
-            raise
-        if error.key == "colluding_fraction":
-            name = f"coalitions[{circle.index - 1}].colluding_fraction"
-            raise ParameterError(name, error.value, error.allowed) from None
-        allowed = f"{error.allowed} (coalitions[{circle.index - 1}])"
-        raise ParameterError(error.key, error.value, allowed) from None
-
-
-def edge_share(parameters: NissParameters, circle: Circle) -> float:
-    """Return the probability that two clients of a circle share noise; 1 in a complete graph."""
-    if parameters.graph != "sparse":
-        return 1.0
-    share = edge_probability(
-        parameters.max_ready,
-        calibrate(parameters, circle, 1.0).num_honest,
-        parameters.num_clients,
-        SPARSE_FAILURE,
-    )
-    # Both ends must compare with the same number, on machines that may round differently.
-    return min(1.0, math.ceil(share * _SHARE_UNITS) / _SHARE_UNITS)
-
-
-def circles_of(parameters: NissParameters) -> list[Circle]:
-    """Return the circles of a run that have clients."""
-    inside = sum(len(each.clients) for each in parameters.coalitions)
-    circles = parameters.circles()
-    return circles if inside < parameters.num_clients else circles[:-1]
-
-
 def std_of_sum(
     groups: Mapping[tuple[int, bytes], Collection[int]],
     plans: Mapping[int, NoisePlan],
@@ -296,52 +257,3 @@ def std_of_sum(
         variance += sum(plan.own_std(needed[client]) ** 2 for client in left)
         variance += len(left) * lost * plan.pair_std**2
     return math.sqrt(variance)
-
-
-@lru_cache(maxsize=4096)
-# Alg. 2, noise of the client: from its own budget and sensitivity.
-def own_noise_multiplier(
-    parameters: NissParameters,
-    client: int,
-    num_records: int,
-    device_epsilon: float | None = None,
-) -> float:
-    """Return z that a client needs for its own target, or its device's, whichever is more private.
-
-    Parameters
-    ----------
-    parameters : NissParameters
-    client : int
-        Its number.
-    num_records : int
-        n_k.
-    device_epsilon : float or None
-        The largest total epsilon that the device's owner allows.
-    """
-    targets = [each for each in (parameters.epsilon_of(client), device_epsilon) if each is not None]
-    update = replace(parameters.update, target_delta=parameters.gaussian_delta)
-    if not targets:
-        return client_noise_multiplier(update, num_records)
-    given = 0.0 if update.noise_multiplier is None else update.noise_multiplier
-    aimed = replace(update, target_epsilon=min(targets), noise_multiplier=None)
-    return max(given, client_noise_multiplier(aimed, num_records))
-
-
-def needed_of(
-    parameters: NissParameters, num_records: Mapping[int, int] | None, client: int
-) -> float:
-    """Return z that a client adds noise for; where its size is unknown, the most it may need."""
-    if not parameters.update.adds_noise:
-        return 0.0
-    if num_records is None:
-        return most_noise(parameters)
-    return own_noise_multiplier(
-        parameters, client, max(num_records[client], parameters.update.min_records)
-    )
-
-
-def most_noise(parameters: NissParameters) -> float:
-    """Return the largest z that a client of the run may need for the run's own targets."""
-    least = parameters.update.min_records
-    numbers = [-1, *(client for client, _ in parameters.client_epsilons)]
-    return max(own_noise_multiplier(parameters, number, least) for number in numbers)

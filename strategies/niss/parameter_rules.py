@@ -128,7 +128,8 @@ def _check_sound(parameters: "NissParameters") -> None:
             "0 with pair_noise=uniform: one client that vanishes ruins the sum",
         )
     outside = parameters.circles()[-1]
-    if parameters.update.adds_noise and outside.num_honest < 2:
+    hides = parameters.update.adds_noise or parameters.graph == "sparse"
+    if hides and outside.num_honest < 2:
         raise ParameterError(
             "colluding_fraction",
             parameters.colluding_fraction,

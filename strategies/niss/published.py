@@ -98,8 +98,10 @@ def plan_shares(noise_std: float, unit_noise_std: float | None, most: int) -> tu
     check_integer("most", most, 1)
     number = most
     if unit_noise_std is not None:
-        # Compared first: the quotient of what a user gives may be too large for an integer.
-        wanted = (noise_std / unit_noise_std) ** 2 * (1.0 - _SPLIT_TOLERANCE)
+        # Compared first: the quotient of what a user gives may be too large for an integer, or for
+        # a number (a product is infinite then, a power an error).
+        ratio = noise_std / unit_noise_std
+        wanted = ratio * ratio * (1.0 - _SPLIT_TOLERANCE)
         number = most if wanted >= most else max(1, math.ceil(wanted))
     return number, noise_std / math.sqrt(number)
 

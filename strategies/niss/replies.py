@@ -130,8 +130,8 @@ class OpenRound:
         words += "enough others (min_ready)"
         if self.ineligible:
             words += (
-                f"; {len(self.ineligible)} sit out: too few records, or their participations are "
-                "used up (max_participations)"
+                f"; {len(self.ineligible)} sit out: too few records, their participations are "
+                "used up (max_participations), or the noise that they need has no room"
             )
         return words
 

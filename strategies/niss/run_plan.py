@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from strategies.dp_fedpaq.cohort import CohortPlan
 from strategies.dp_fedpaq.spending import Participation
+from strategies.mechanisms.fixed_point import MOST_READY
+from strategies.mechanisms.offset_noise import count_colluders
 from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.niss.noise_plan import calibrate, own_noise_multiplier
+from strategies.niss.calibration import calibrate, circles_of, own_noise_multiplier
 from strategies.niss.parameters import NissParameters
 
 SPARE_PARTICIPATIONS = 1
@@ -50,6 +52,9 @@ def plan_run(
     num_clients = plan.num_clients
     members = sum(len(each.clients) for each in parameters.coalitions)
     least, sampled, _ = plan_ready(cohorts, num_clients, min_ready, members)
+    _check_dropouts(parameters, sampled, cohorts.min_replies)
+    if min_ready is not None and members < num_clients:
+        _check_min_ready(parameters, min_ready, sampled)
     # A round that is interrupted is tried again with fresh keys, and charged again.
     secret = parameters.update.randomness == "secret"
     spare = SPARE_PARTICIPATIONS if secret and cohorts.max_participations is None else 0
@@ -70,7 +75,12 @@ def plan_run(
                 each.min_ready,
                 f"at most the clients of a round, {sampled}",
             )
+    if parameters.graph == "sparse":
+        # Without noise, too, a mask hides nobody among too few.
+        for circle in circles_of(parameters):
+            calibrate(parameters, circle, 1.0)
     plan = replace(plan, num_sampled=sampled)
+    _check_sizes(parameters, plan)
     if parameters.mode == "paper" or not parameters.update.adds_noise:
         return parameters, plan
     base = choose_base(parameters, needed_noise(parameters, plan), sampled / num_clients)
@@ -98,14 +108,12 @@ def plan_ready(
         If a round has too few clients.
     """
     sampled = cohorts.num_sampled(num_clients)
-    if sampled < 2:
+    if not 2 <= sampled <= MOST_READY:
         given = {key: getattr(cohorts, key) for key in ("num_sampled_clients", "fraction_train")}
         key = next((name for name, value in given.items() if value is not None), "num_clients")
-        raise ParameterError(
-            key,
-            given.get(key, num_clients),
-            "at least 2 clients a round with niss: noise cancels between clients",
-        )
+        few = "at least 2 clients a round with niss: noise cancels between clients"
+        allowed = few if sampled < 2 else f"at most {MOST_READY} clients a round with niss"
+        raise ParameterError(key, given.get(key, num_clients), allowed)
     outside = num_clients - num_in_coalitions
     if outside == 1:
         raise ParameterError(
@@ -121,6 +129,36 @@ def plan_ready(
             "min_ready", least, f"at most the clients of a round{where}, {min(sampled, outside)}"
         )
     return least, sampled, num_clients
+
+
+def _check_dropouts(parameters: NissParameters, sampled: int, min_replies: int) -> None:
+    """Refuse to expect what makes every round fail."""
+    expected, most = parameters.expected_dropouts, sampled - min_replies
+    if expected > max(0, most):
+        allowed = f"at most {max(0, most)}: of {sampled} clients of a round {min_replies} must "
+        raise ParameterError("expected_dropouts", expected, allowed + "upload (min_replies)")
+
+
+def _check_min_ready(parameters: NissParameters, min_ready: int, sampled: int) -> None:
+    """Name the least ready set, where a larger one would do, before the colluding fraction is."""
+    colluders = count_colluders(parameters.colluding_fraction, sampled)
+    hides = parameters.update.adds_noise or parameters.graph == "sparse"
+    if parameters.mode == "sound" and hides and min_ready < colluders + 2 <= sampled:
+        allowed = f"at least {colluders + 2}: of {sampled} clients of a round {colluders} may "
+        raise ParameterError("min_ready", min_ready, f"{allowed}collude (colluding_fraction)")
+
+
+def _check_sizes(parameters: NissParameters, plan: Participation) -> None:
+    """Refuse a run of which no round can begin, as too few clients ever have enough records."""
+    update = parameters.update
+    if plan.num_records is None or parameters.coalitions or not update.is_size_public:
+        return
+    able = sum(size >= update.min_records for size in plan.num_records.values())
+    # Where nobody has enough, the first round says so.
+    if 0 < able < parameters.min_ready:
+        allowed = f"at most {able}: the other {len(plan.num_records) - able} clients have fewer "
+        allowed += f"than {update.min_records} records (local_steps * batch_size)"
+        raise ParameterError("min_ready", parameters.min_ready, allowed)
 
 
 def needed_noise(parameters: NissParameters, plan: Participation) -> list[float]:
@@ -149,8 +187,7 @@ def choose_base(parameters: NissParameters, needed: Sequence[float], share: floa
     share : float
         Share of the clients that a round asks.
     """
-    circle = parameters.circles()[-1]
-    own = calibrate(parameters, circle, 1.0).own_variance
+    own = calibrate(parameters, circles_of(parameters)[-1], 1.0).own_variance
 
     def noise_of_sum(base: float) -> float:
         beyond = sum(max(0.0, each**2 - base**2) for each in needed)

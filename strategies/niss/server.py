@@ -132,7 +132,7 @@ class Niss(RoundStrategy):
             self._tag = self._stream("niss-run-tag").words(TAG_BYTES // 8).astype("<u8").tobytes()
         self._size = size
         # Refuses before anybody is asked what no grid is fine enough for.
-        for warning in check_noise(self._parameters, size):
+        for warning in check_noise(self._parameters, size, num_rounds):
             _log.warning("%s", warning)
 
     def check_budget(self, num_rounds: int, num_clients: int, num_parameters: int) -> None:
@@ -245,6 +245,7 @@ class Niss(RoundStrategy):
         """Return the average of the uploads that were summed; None if it cannot be used."""
         current = self._round
         if len(summed) < self.cohorts.min_replies:
+            _log.warning("round %d: %d uploads are below min_replies", server_round, len(summed))
             return None
         if not self.limits.bear(current.num_dropped):
             gone = (server_round, current.num_dropped, self.limits.max_dropouts)

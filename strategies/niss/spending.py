@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from strategies.dp_fedpaq.spending import Participation, Spent
 from strategies.mechanisms.accounting import EpsilonBound, bound_epsilon
+from strategies.niss.calibration import calibrate, circles_of, own_noise_multiplier
 from strategies.niss.circles import Circle
-from strategies.niss.noise_plan import calibrate, circles_of, own_noise_multiplier
 from strategies.niss.parameters import NissParameters
 
 ADVERSARIES = ("server_and_colluders", "server", "model_user")

@@ -29,15 +29,9 @@ from strategies.mechanisms.fixed_point import pack
 from strategies.mechanisms.key_agreement import PublicCard
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.niss.algorithm import Words, derive_edges, mask_update
+from strategies.niss.calibration import edge_share, own_noise_multiplier
 from strategies.niss.messages import UPLOAD_TYPE
-from strategies.niss.noise_plan import (
-    accept_grid,
-    accept_scale,
-    choose_grid,
-    edge_share,
-    own_noise_multiplier,
-    plan_noise,
-)
+from strategies.niss.noise_plan import accept_grid, accept_scale, choose_grid, plan_noise
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set

@@ -17,10 +17,11 @@ from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 
 FALSE_POSITIVE = 1e-6
+FOURIER: dict[str, Any] = {"features": "rff", "num_random_features": 100, "lengthscale": 0.3}
 
 
 def make(**changes: Any) -> DpFtsDeParameters:
-    given: dict[str, Any] = {"num_agents": 6, "dimension": 2, "noise_multiplier": 1.0}
+    given: dict[str, Any] = {"num_agents": 6, "dimension": 2, "noise_multiplier": 1.0, **FOURIER}
     return DpFtsDeParameters(**{**given, **changes})
 
 

@@ -456,6 +456,29 @@ def test_a_seeded_run_tells_what_the_round_brought() -> None:
         seen = len(agent.points)
 
 
+def test_what_was_best_before_a_round_is_older_than_it() -> None:
+    agent, parameters = Agent(), make_parameters()
+
+    def evaluate(point: np.ndarray) -> float:
+        return float(len(agent.memory.observations))
+
+    requests = [make_request(parameters, t) for t in (1, 2, 3)]
+    told = [content(agent.answer(each, evaluate=evaluate))[1] for each in requests]
+    assert [(each.best_before, each.best_value) for each in told if each is not None] == [
+        (None, 3.0),
+        (3.0, 4.0),
+        (4.0, 5.0),
+    ]
+
+
+def test_a_late_start_is_not_a_query_of_the_broadcast() -> None:
+    agent, parameters = Agent(), make_parameters()
+    _, told = content(agent.answer(make_request(parameters, 3, broadcast=broadcast(parameters, 2))))
+    assert told is not None
+    assert len(told.points) == 4
+    assert not told.is_shared
+
+
 @pytest.mark.parametrize("killed", [2, 4, 5, 6])
 @pytest.mark.parametrize("before_evaluating", [True, False])
 def test_a_killed_agent_tells_the_same_of_its_round(killed: int, before_evaluating: bool) -> None:

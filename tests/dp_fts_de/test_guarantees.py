@@ -16,6 +16,7 @@ def make(**changes: Any) -> DpFtsDeParameters:
     given: dict[str, Any] = {
         "num_agents": 29,
         "dimension": 2,
+        "num_random_features": 20,
         "noise_multiplier": 2.0,
         "randomness": "secret",
     }
@@ -128,7 +129,7 @@ def test_what_leaves_an_agent_is_its_vector_and_in_a_simulation_what_it_reports(
     assert "stay on the device" not in simulated
 
 
-@pytest.mark.parametrize("rounds", [(), (3, 12, 25), (50,)])
+@pytest.mark.parametrize("rounds", [(), (3, 12, 38), (50,)])
 @pytest.mark.parametrize("mode", ["sound", "paper"])
 def test_what_is_said_of_sensitivity_holds_for_every_release(
     rounds: tuple[int, ...], mode: str

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.mechanisms.parameter_checks import ParameterError
 
-GOOD: dict[str, Any] = {"num_agents": 5, "dimension": 2, "noise_multiplier": 1.0}
+GOOD: dict[str, Any] = {
+    "num_agents": 5,
+    "dimension": 2,
+    "noise_multiplier": 1.0,
+    "features": "rff",
+    "num_random_features": 100,
+}
 
 
 def make(**changes: Any) -> DpFtsDeParameters:

@@ -119,14 +119,14 @@ def test_the_signal_is_found_without_the_vectors_whatever_the_noise() -> None:
         vectors = rng.normal(size=(3, 20))
         for agents, some in (([0, 2, 4], vectors), ([], vectors[:0])):
             stream = SeededStream(b"noise")
-            released = release_sums(parameters, 3, agents, list(some), stream)
+            released = release_sums(parameters, 30, agents, list(some), stream)
             # By hand: clipped to 3 / sqrt(4), weighed, over q, in units of the largest weight.
-            weights = weigh_agents(parameters, 3)
+            weights = weigh_agents(parameters, 30)
             clipped = [v * min(1.0, 1.5 / float(np.linalg.norm(v))) for v in some]
             sums = weights.ratios[agents].T @ np.array(clipped).reshape(-1, 20) / rate
             factor = weights.sensitivity_factor if mode == "sound" else 1.0
             expected = np.linalg.norm(sums) / (z * factor * 3.0 / rate * math.sqrt(4 * 20))
-            found = signal_to_noise(parameters, 3, released, SeededStream(b"noise"))
+            found = signal_to_noise(parameters, 30, released, SeededStream(b"noise"))
             assert found == pytest.approx(expected, rel=1e-8, abs=1e-15)
 
 

@@ -100,7 +100,7 @@ def test_a_server_app_and_a_client_app_of_a_few_lines() -> None:
             on_round=lambda row, _: best.append(row.own["simple_regret_worst"]),
         )
         strategy.start(grid, broadcast_record(None), num_rounds=8)
-        assert strategy.parameters.release_rounds == (1, 2, 4, 8)
+        assert strategy.parameters.release_rounds == (1,)
         assert strategy.epsilon() == pytest.approx(4.0, rel=0.03)
 
     run_in_process(server_app, client_app, num_clients=3)
@@ -288,21 +288,36 @@ def test_the_budget_stops_the_releases_and_not_the_search() -> None:
 
 
 def test_a_target_is_met_by_the_planned_releases() -> None:
-    run = Run(6, noise_multiplier=None, target_epsilon=3.0, release_rounds="auto").start()
-    assert run.strategy.parameters.release_rounds == (1, 2, 4, 8)
+    run = Run(6, noise_multiplier=None, target_epsilon=3.0, release_rounds=(1, 2, 4, 8)).start()
     assert run.strategy.tally.num_releases == 3
     epsilon = run.strategy.epsilon()
     assert epsilon is not None
     assert 0.98 * 3.0 <= epsilon <= 3.0
 
 
-def test_auto_means_fewer_releases_with_more_agents_and_every_round_in_mode_paper() -> None:
+def test_auto_means_one_release_and_every_round_in_mode_paper() -> None:
     sound, paper = make_parameters(), make_parameters(mode="paper")
-    found = [plan_run(sound, n, 9, auto_rounds=True).release_rounds for n in (99, 100)]
-    assert found == [(1, 2, 4, 8), (1,)]
+    found = [plan_run(sound, n, 9, auto_rounds=True).release_rounds for n in (3, 30, 3000)]
+    assert found == [(1,)] * 3
     assert plan_run(paper, 29, 9, auto_rounds=True).release_rounds == ()
     chosen = make_parameters(release_rounds=(2,))
     assert plan_run(chosen, 29, 9, auto_rounds=False).release_rounds == (2,)
+
+
+def test_the_number_of_features_is_chosen_from_public_constants() -> None:
+    def chosen(**fields: Any) -> int:
+        given = {"dimension": 2, "noise_multiplier": 1.0, "num_agents": 4, **fields}
+        return DpFtsDe(**given).parameters.num_random_features
+
+    # 99% of the kernel's variance on the unit square, l = .25.
+    assert chosen() == chosen(num_random_features=None, num_agents=900) == 19
+    assert chosen(dimension=1) == 5
+    assert chosen(lengthscale=0.05) == chosen(dimension=9) == 100
+    assert chosen(features="rff", dimension=1) == 100
+    assert chosen(num_random_features=7) == 7
+    with pytest.raises(ParameterError) as refused:
+        chosen(lengthscale=0.001)
+    assert refused.value.key == "lengthscale"
 
 
 def own(row: RoundResult) -> dict[str, Any]:
@@ -387,6 +402,18 @@ def test_a_boast_that_is_no_number_is_not_believed(value: Any) -> None:
     assert best <= 1.0
 
 
+def test_a_report_that_does_not_fit_the_run_is_not_believed() -> None:
+    def widen(replies: list[Message]) -> list[Message]:
+        metrics = replies[0].content["metrics"]
+        metrics["best-point"] = [0.5, 0.5, 0.5]
+        metrics["points"] = [0.5] * (3 * len(metrics["values"]))
+        return replies
+
+    run = Run(1, change=widen).start()
+    assert set(run.strategy.progress) == {1, 2, 3, 4}
+    assert run.rows[0].num_replies == 5
+
+
 def test_bytes_counted_are_the_bytes_in_the_messages() -> None:
     run = Run(3, upload="all", sample_rate=0.5).start()
     uplink = sum(len(r.content["arrays"]["update"].data) for r in run.grid.replies)
@@ -461,6 +488,14 @@ def test_a_run_that_goes_on_without_a_node_keeps_the_numbers_of_the_others() -> 
     assert [m.content["config"]["agent"] for m in found] == [0, 1, 2, 3, 4]
     assert found[2].metadata.dst_node_id == 7
 
+    # With a number to spare, an absent node keeps its own.
+    roomy = Run(4, num_agents=6)
+    roomy.strategy.import_state({**state, "num_agents": 6})
+    roomy.grid.get_node_ids = replaced.grid.get_node_ids  # type: ignore[method-assign]
+    roomy.strategy.prepare_run(roomy.grid, broadcast_record(None), 4)
+    numbers = dict(roomy.strategy.export_state()["numbers"])
+    assert (numbers[1_000_002], numbers[7]) == (2, 5)
+
 
 @pytest.mark.parametrize("state", [{}, {"tally": {}}, [], None, {"tally": {}, "num_agents": 3}])
 def test_another_state_is_refused(state: Any) -> None:
@@ -530,6 +565,9 @@ def test_the_controls() -> None:
     assert np.linalg.norm(one) == pytest.approx(np.linalg.norm(other))
     assert np.abs(one - other).max() > 0.01
     assert plain.strategy.epsilon() == turned.strategy.epsilon()
+    # What is turned away is the signal of the release itself.
+    signals = [own(run.rows[0])["signal_to_noise"] for run in (plain, turned)]
+    assert signals[0] == pytest.approx(signals[1], rel=1e-12)
 
     apart = Run(3, seed=1, control="no_sharing", upload="all").start()
     assert apart.broadcasts == [None] * 3

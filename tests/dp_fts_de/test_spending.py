@@ -33,7 +33,12 @@ DELTA = 29.0**-1.1
 
 
 def make(**changes: Any) -> DpFtsDeParameters:
-    given: dict[str, Any] = {"num_agents": 29, "dimension": 2, "noise_multiplier": 1.0}
+    given: dict[str, Any] = {
+        "num_agents": 29,
+        "dimension": 2,
+        "num_random_features": 20,
+        "noise_multiplier": 1.0,
+    }
     return DpFtsDeParameters(**{**given, **changes})
 
 

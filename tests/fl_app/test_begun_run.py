@@ -238,6 +238,12 @@ def test_a_run_whose_folder_is_named_by_a_number_or_with_spaces(fl_app, break_af
     ("words", "start"),
     [
         (["seed=1"], "seed: '1'; allowed: engine.* and hydra.* beside resume=run"),
+        # A key of another strategy than the default one.
+        (
+            ["strategy.max_attempts=5"],
+            "strategy.max_attempts: '5'; allowed: engine.* and hydra.* b",
+        ),
+        (["strategy=niss"], "strategy: 'niss'; allowed: engine.* and hydra.* beside resume=run"),
         (["strategy.target_epsilon=9"], "strategy.target_epsilon: '9'; allowed: engine.*"),
         (["strategy=fedavg"], "strategy: 'fedavg'; allowed: engine.*"),
         (["faults.seed=2"], "faults.seed: '2'; allowed: engine.*"),

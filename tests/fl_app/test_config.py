@@ -137,7 +137,7 @@ REFUSED = [
         ["num_rounds=null", "total_local_steps=7"],
         "total_local_steps: 7; allowed: at least strategy.local_steps",
     ),
-    (["published.rounds=[3]"], "published.global_train_loss: (); allowed: one for each of rounds"),
+    (["published.rounds=[3]"], "published.global_train_loss: []; allowed: one for each of rounds"),
     (["published.rounds=[a]"], "published.rounds[0]: 'a'; allowed: an integer"),
     (["published.rounds=3"], "published.rounds: 3; allowed: a list; each: an integer"),
 ]

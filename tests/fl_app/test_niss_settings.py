@@ -6,7 +6,8 @@ import pytest
 
 from fl_app.config import compose_settings
 from fl_app.errors import ConfigError
-from fl_app.registry import build_strategy, check_settings
+from fl_app.registry import build_strategy, check_settings, update_of
+from fl_app.update_settings import explain_sensitivity
 from strategies.dp_fedpaq import DpFedPaq
 from strategies.niss import Coalition, Niss
 from strategies.niss.attempts import AttemptLimits
@@ -340,3 +341,13 @@ def test_niss_in_turn_asks_and_charges_everybody_alike(run):
     assert [row["num_replies"] for row in outcome.rows[1:]] == [3] * 6
     # Three participations of each; a fourth is planned for, should a round be interrupted.
     assert 6.0 < outcome.summary["epsilon"] <= 8.0
+
+
+def test_whoever_clips_gradients_is_not_told_of_a_bound_that_is_not_used():
+    """`auto` takes one_step then, which is no larger noise to warn of."""
+    one_step = make("strategy.max_grad_norm=1", "strategy.local_steps=1")
+    update = update_of(build_strategy(one_step))
+    assert update.sensitivity == "one_step"
+    assert explain_sensitivity(one_step, update) is None
+    network = make("model=mlp")
+    assert "not convex" in str(explain_sensitivity(network, update_of(build_strategy(network))))

@@ -106,9 +106,23 @@ def test_no_grid_point_beats_what_was_found_by_much(lengthscale, seed):
         assert found.value >= function.values(grid).max() - 1e-9
 
 
+@dataclass
+class Raised:
+    function: LinearFunction
+    level: float
+
+    def values(self, points):
+        return self.level + self.function.values(points)
+
+    def values_and_gradients(self, points):
+        values, gradients = self.function.values_and_gradients(points)
+        return self.level + values, gradients
+
+
 def test_one_joint_ascent_finds_what_separate_ones_find():
     overtaken = 0
-    for seed, lengthscale in itertools.product(range(8), (0.03, 0.1)):
+    # With the last four, it takes more than a step or two to tell which start leads highest.
+    for seed, lengthscale in itertools.product((*range(8), 9, 10, 26, 33), (0.03, 0.1)):
         features = draw_random_features(60, 2, lengthscale, stream(b"f%d" % seed))
         function = LinearFunction(features, stream(b"w%d" % seed).standard_normal(60))
         candidates = draw_points(1000, 2, stream())
@@ -123,6 +137,8 @@ def test_one_joint_ascent_finds_what_separate_ones_find():
             for x in candidates[order]
         ]
         assert maximize(function, 2, stream()).value >= max(ends) * (1 - 1e-9)
+        raised = maximize(Raised(function, 1e6), 2, stream())
+        assert raised.value - 1e6 >= max(ends) - 1e-6
         overtaken += max(ends) > ends[0] * (1 + 1e-3)
     # The best random point is not always at the foot of the highest peak.
     assert overtaken > 0
@@ -207,3 +223,12 @@ class TestReplaceRepeat:
         ):
             with pytest.raises(ParameterError, match=key):
                 replace_repeat(point, history, stream())
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e7)])
+def test_neither_the_unit_nor_the_level_of_the_function_matters(scale, offset):
+    plain, other = waves(), waves()
+    other.formula = lambda x: offset + scale * plain.formula(x)
+    other.slope = lambda x: scale * plain.slope(x)
+    expected = maximize(plain, 2, stream()).point
+    np.testing.assert_allclose(maximize(other, 2, stream()).point, expected, atol=1e-5)

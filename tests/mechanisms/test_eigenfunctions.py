@@ -6,7 +6,7 @@ import pytest
 from numpy.polynomial.legendre import leggauss
 from scipy.optimize import check_grad
 
-from strategies.mechanisms.eigenfunctions import leading_eigenfunctions
+from strategies.mechanisms.eigenfunctions import count_eigenfunctions, leading_eigenfunctions
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.smooth_functions import LinearFunction
 
@@ -113,3 +113,38 @@ def test_five_hundred_features_in_six_dimensions():
 def test_bad_parameters_are_refused(key, arguments):
     with pytest.raises(ParameterError, match=key):
         leading_eigenfunctions(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("num_dimensions", "lengthscale"), [(1, 0.25), (2, 0.25), (2, 0.4), (3, 0.5)]
+)
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_the_least_number_that_holds_a_share_of_the_variance(num_dimensions, lengthscale, share):
+    # The mean of |phi(x)|^2 over the cube, by quadrature: k(x, x) = 1 with all of them.
+    x, weights = quadrature(40)
+    places = np.array(list(itertools.product(x[:, 0], repeat=num_dimensions)))
+    measure = np.array(
+        [math.prod(each) for each in itertools.product(weights, repeat=num_dimensions)]
+    )
+    count = count_eigenfunctions(num_dimensions, lengthscale, share=share)
+    held = []
+    for size in (count, count - 1):
+        phi = leading_eigenfunctions(max(1, size), num_dimensions, lengthscale)
+        held.append(float(measure @ (phi.values(places) ** 2).sum(axis=1)) if size else 0.0)
+    assert held[0] >= share > held[1]
+
+
+def test_the_number_is_bounded_and_its_parameters_are_checked():
+    assert count_eigenfunctions(6, 0.2) == 100
+    assert count_eigenfunctions(6, 0.2, most=7) == 7
+    # A kernel this smooth has no more functions than rounding leaves.
+    assert count_eigenfunctions(1, 50.0, share=1.0 - 1e-15) < 5
+    for key, change in {
+        "lengthscale": {"lengthscale": 0.009},
+        "num_dimensions": {"num_dimensions": 0},
+        "share": {"share": 1.0},
+        "most": {"most": 0},
+    }.items():
+        with pytest.raises(ParameterError) as refused:
+            count_eigenfunctions(**{"num_dimensions": 2, "lengthscale": 0.3, **change})
+        assert refused.value.key == key

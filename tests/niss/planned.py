@@ -8,7 +8,10 @@ from strategies.niss.parameters import NissParameters, unplanned_parameters
 from strategies.niss.run_plan import plan_run
 from tests.niss.small_runs import FIELDS
 
-COHORT = ("num_sampled_clients", "fraction_train", "participation", "max_participations")
+COHORT = (
+    *("num_sampled_clients", "fraction_train", "participation", "max_participations"),
+    "min_replies",
+)
 
 
 def plan(

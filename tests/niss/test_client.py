@@ -23,10 +23,10 @@ from strategies.mechanisms.key_agreement import public_identity
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.niss import client as niss_client
+from strategies.niss.calibration import own_noise_multiplier
 from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import KeyMemory
 from strategies.niss.messages import READY, REGISTER, UPLOAD, UPLOAD_TYPE, parse_ready
-from strategies.niss.noise_plan import own_noise_multiplier
 from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import pack_ready_set
 from tests.niss.hostile_server import (

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from strategies.dp_fedpaq.messages import FAILED, REFUSED, error_reply
 from strategies.mechanisms.key_agreement import PublicCard, sign_card
 from strategies.mechanisms.offset_noise import OffsetNoise, calibrate_offset_noise
-from strategies.niss import noise_plan, participant
+from strategies.niss import calibration, noise_plan, participant
 from strategies.niss.client import train
 from strategies.niss.guarantees import list_guarantees
 from strategies.niss.messages import UPLOAD
@@ -42,14 +42,14 @@ def of_the_smallest_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return calibrate_offset_noise(std, **others)  # type: ignore[arg-type]
 
     forget()
-    monkeypatch.setattr(noise_plan, "calibrate_offset_noise", calibrate)
+    monkeypatch.setattr(calibration, "calibrate_offset_noise", calibrate)
     yield
     monkeypatch.undo()
     forget()
 
 
 def forget() -> None:
-    for cached in (noise_plan.calibrate, noise_plan.choose_grid, noise_plan.plan_noise):
+    for cached in (calibration.calibrate, noise_plan.choose_grid, noise_plan.plan_noise):
         cached.cache_clear()
 
 

@@ -18,15 +18,11 @@ from strategies.dp_fedpaq.messages import REFUSED
 from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.key_agreement import public_identity, sign_card
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.calibration import calibrate, own_noise_multiplier
 from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import DeviceTrust
 from strategies.niss.messages import REGISTER
-from strategies.niss.noise_plan import (
-    accept_scale,
-    calibrate,
-    own_noise_multiplier,
-    plan_noise,
-)
+from strategies.niss.noise_plan import accept_scale, plan_noise
 from strategies.niss.peers import ReadyPeer
 from tests.niss.hostile_server import (
     Device,

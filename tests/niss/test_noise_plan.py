@@ -12,23 +12,27 @@ from strategies.mechanisms.fixed_point import FixedPoint
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sparse_graph import edge_probability
 from strategies.niss import Coalition
-from strategies.niss.noise_plan import (
-    NoisePlan,
-    accept_scale,
+from strategies.niss.attempt_noise import check_noise
+from strategies.niss.calibration import (
     calibrate,
-    choose_grid,
     circles_of,
     edge_share,
-    has_room,
     most_noise,
     needed_of,
     own_noise_multiplier,
+)
+from strategies.niss.noise_plan import (
+    NoisePlan,
+    accept_scale,
+    choose_grid,
+    has_room,
     plan_noise,
     plan_round,
     std_of_sum,
 )
 from strategies.niss.parameters import SPARSE_FAILURE
 from tests.niss.planned import plan
+from tests.one_step_training import ONE_STEP
 
 UNIFORM = {"pair_noise": "uniform"}
 SIZE = 650
@@ -190,6 +194,46 @@ def test_without_noise_there_is_a_grid_and_nothing_else() -> None:
     assert (found.noise, found.pair_scale, found.own_std(5.0)) == (None, 0, 0.0)
     assert 10 * (1.0 + found.grid.step) / found.grid.step < 2**31
     assert 10 * 1.0 / (found.grid.step / 2) > 2**30
+
+
+SMALL_STEP: dict[str, Any] = {
+    **{"sensitivity": "one_step", "training": ONE_STEP, "max_grad_norm": 0.05, "local_steps": 1},
+    **{"unit": "record", "learning_rate": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"noise_multiplier": 1e-9}, "noise_multiplier"),
+        ({"noise_multiplier": 1e-200}, "noise_multiplier"),
+        ({"noise_multiplier": 1e12}, "noise_multiplier"),
+        ({**SMALL_STEP, "noise_multiplier": None, "target_epsilon": 1e14}, "target_epsilon"),
+        ({"clipping_norm": 1e14}, "clipping_norm"),
+        ({"clipping_norm": 1e-99, "noise_multiplier": 1e-9}, "clipping_norm"),
+        (
+            {"coalitions": (Coalition((0, 1, 2), 0.5, 2),), "noise_multiplier": 1e-9},
+            "coalitions[0].colluding_fraction",
+        ),
+    ],
+)
+def test_of_noise_and_updates_that_fit_no_grid_the_cause_is_named(
+    changes: dict[str, Any], key: str
+) -> None:
+    parameters, _ = plan(10, **changes)
+    with pytest.raises(ParameterError) as refused:
+        choose_grid(parameters, 1)
+    assert refused.value.key == key
+    assert "max_ready" not in str(refused.value)
+
+
+def test_noise_that_falls_below_the_grid_is_refused_before_the_first_round() -> None:
+    parameters, _ = plan(10, **SMALL_STEP, lr_schedule="exponential", lr_decay=0.3)
+    assert check_noise(parameters, SIZE, 5) == []
+    with pytest.raises(ParameterError) as refused:
+        check_noise(parameters, SIZE, 30)
+    assert refused.value.key == "lr_schedule"
+    assert "round 30" in refused.value.allowed
 
 
 def test_a_grid_that_another_chose_must_do() -> None:

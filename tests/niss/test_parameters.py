@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.mechanisms.parameter_checks import ParameterError
+from strategies.niss.calibration import calibrate, circles_of, most_noise, own_noise_multiplier
 from strategies.niss.circles import Circle, Coalition
-from strategies.niss.noise_plan import calibrate, circles_of, most_noise, own_noise_multiplier
 from strategies.niss.parameters import (
     SPARSE_FAILURE,
     NissParameters,

@@ -73,6 +73,8 @@ def test_a_client_with_a_budget_of_its_own_has_noise_of_its_own():
         (1.0, 1.0, 1, 1),
         (2.0, 1.0, 3, 3),
         (1e9, 1e-9, 7, 7),
+        (1e9, 1e-300, 7, 7),
+        (1e-9, 1e14, 7, 1),
         (2.0, None, 19, 19),
     ],
 )

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, strategies
 
 from strategies.mechanisms.parameter_checks import ParameterError
-from strategies.niss.circles import Circle
-from strategies.niss.noise_plan import calibrate, own_noise_multiplier
+from strategies.niss.calibration import calibrate, own_noise_multiplier
+from strategies.niss.circles import Circle, Coalition
 from strategies.niss.run_plan import choose_base, needed_noise
 from tests.niss.planned import plan
+from tests.niss.small_runs import MASKS_ALONE
 
 TARGET: dict[str, Any] = {"target_epsilon": 4.0, "noise_multiplier": None}
 RECORDS = {**TARGET, "unit": "record"}
@@ -48,12 +49,57 @@ def test_ready_clients_and_participations(
         ({"num_sampled_clients": 11}, "num_sampled_clients: 11"),
         ({"min_ready": 11}, "min_ready: 11"),
         ({"num_sampled_clients": 5, "min_ready": 6}, "min_ready: 6"),
-        ({"min_ready": 2, "colluding_fraction": 0.5}, "colluding_fraction: 0.5"),
+        ({"num_clients": 100_001}, "^num_clients: 100001; allowed: at most 100000"),
+        # What the user gave is named if that helps, else what is left.
+        (
+            {"min_ready": 2, "colluding_fraction": 0.5},
+            "^min_ready: 2; allowed: at least 7: of 10 clients of a round 5 may collude",
+        ),
+        ({"min_ready": 6, "colluding_fraction": 0.5}, "^min_ready: 6"),
+        ({"min_ready": 2, "colluding_fraction": 0.9}, "^colluding_fraction: 0.9"),
+        ({"colluding_fraction": 0.8}, "^colluding_fraction: 0.8"),
+        (
+            {"colluding_fraction": 0.8, "min_ready": 2, "graph": "sparse", **MASKS_ALONE},
+            "^min_ready: 2; allowed: at least 10",
+        ),
+        ({"colluding_fraction": 0.9, "graph": "sparse", **MASKS_ALONE}, "^colluding_fraction: 0.9"),
+        (
+            {
+                "coalitions": (Coalition((0, 1, 2), 0.5, 2),),
+                "graph": "sparse",
+                **MASKS_ALONE,
+            },
+            r"^coalitions\[0\]\.colluding_fraction: 0.5",
+        ),
+        ({"expected_dropouts": 2, "min_replies": 9}, "^expected_dropouts: 2; allowed: at most 1"),
+        ({"expected_dropouts": 1, "min_replies": 10}, "^expected_dropouts: 1; allowed: at most 0"),
+        (
+            {"num_records": {**dict.fromkeys(range(8), 50), 8: 7, 9: 7}, "unit": "record"},
+            "^min_ready: 9; allowed: at most 8: the other 2 clients have fewer than 8 records",
+        ),
     ],
 )
 def test_too_few_clients_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterError, match=words):
         plan(**{"num_clients": 10, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_ready": 7, "colluding_fraction": 0.5},
+        {"min_ready": 2, "colluding_fraction": 0.5, **MASKS_ALONE},
+        {"expected_dropouts": 2, "min_replies": 8},
+        {"min_replies": 10},
+        {"num_records": {**dict.fromkeys(range(9), 50), 9: 7}, "unit": "record"},
+        # Where sizes are secret, everybody uploads.
+        {"num_records": dict.fromkeys(range(10), 7), "unit": "client"},
+        # Nobody is outside of the coalition, so that no least ready set of theirs matters.
+        {"coalitions": (Coalition(tuple(range(10)), 0.0, 3),), "expected_dropouts": 1},
+    ],
+)
+def test_what_can_succeed_is_planned(changes: dict[str, Any]) -> None:
+    plan(10, **changes)
 
 
 def test_the_common_noise_is_what_the_clients_need() -> None:

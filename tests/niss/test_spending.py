@@ -11,7 +11,7 @@ from hypothesis import assume, given, strategies
 from strategies.dp_fedpaq.spending import Participation
 from strategies.mechanisms.accounting import bound_epsilon
 from strategies.niss import Coalition
-from strategies.niss.noise_plan import calibrate, circles_of, own_noise_multiplier
+from strategies.niss.calibration import calibrate, circles_of, own_noise_multiplier
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.spending import ADVERSARIES, hidden_share, spend
 from tests.niss.planned import plan
