@@ -17,7 +17,9 @@ usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over com
        fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
        fl-app evaluate RUN [data=...]        evaluate a run's model
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
-       fl-app ledger RUN | --state-dir DIR   show what was taken from each client
+       fl-app ledger RUN                     show what was taken from each client of a run
+       fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]
+                                             show what all runs have taken from a device
        fl-app list [strategies|data|models|objectives|experiments]
 
   --debug               show tracebacks
@@ -144,13 +146,25 @@ def _ledger(words: list[str], debug: bool) -> int:
     from fl_app.report.tables import ledger_table, print_tables
     from fl_app.run_store import CHECKPOINT_FOLDER
 
-    given = len(words) == 2 and words[0] == "--state-dir"
+    given = len(words) >= 2 and words[0] == "--state-dir"
     if not given and (len(words) != 1 or words[0].startswith("-")):
         raise ConfigError("ledger", " ".join(words), "RUN, a run's folder, or --state-dir DIR")
     folder = Path(words[1]) if given else Path(words[0]) / CHECKPOINT_FOLDER
     if not (folder / STATE_FILE).is_file():
-        raise ConfigError("ledger", words[-1], f"a folder with {folder / STATE_FILE}")
-    print_tables(ledger_table(list_entries(folder)))
+        raise ConfigError("ledger", words[1 if given else 0], f"a folder with {STATE_FILE}")
+    if not given:
+        print_tables(ledger_table(list_entries(folder)))
+        return 0
+    from fl_app.device_budget import spend_by_run
+    from fl_app.device_ledger import list_releases
+    from fl_app.device_policy import MAX_DELTA_KEY, MAX_EPSILON_KEY, read_limit
+    from fl_app.report.spending_table import spending_table
+
+    limits = dict(word.partition("=")[::2] for word in words[2:])
+    if unknown := limits.keys() - {MAX_EPSILON_KEY, MAX_DELTA_KEY}:
+        raise ConfigError("ledger", min(unknown), f"{MAX_EPSILON_KEY}=..., {MAX_DELTA_KEY}=...")
+    most = read_limit(limits, MAX_EPSILON_KEY), read_limit(limits, MAX_DELTA_KEY, below=1.0)
+    print_tables(spending_table(spend_by_run(list_releases(folder)), *most))
     return 0
 
 

@@ -1,14 +1,28 @@
 """Flower's entry point on the client."""
 
 import logging
-from functools import lru_cache
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_app.allow_list import REFUSED_BY_POLICY, UNANSWERED, keep_allowed, refuse
+from fl_app.device_budget import RunLimits, limit_run, spend_by_run
+from fl_app.device_ledger import grant, list_releases, lock_device, note_end, note_request
+from fl_app.device_policy import (
+    NUM_PARTITIONS_KEY,
+    PARTITION_KEY,
+    STATE_KEY,
+    DevicePolicy,
+    PolicyRefusal,
+    is_simulated,
+    read_policy,
+)
 from fl_app.device_state import STATE_FILE, FolderState
-from fl_app.device_trust import read_device_trust, read_max_epsilon
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.one_thread import use_one_thread
@@ -20,60 +34,111 @@ from strategies.dp_fedpaq.messages import STATE_LOST
 # This module's app, for processes that import it themselves.
 CLIENT_APP = "fl_app.client_app:app"
 SETTINGS_KEY = "settings"
-PARTITION_KEY, NUM_PARTITIONS_KEY = "partition-id", "num-partitions"
 QUERY_ACTION = "partition"
-STATE_KEY = "state-dir"
 # A folder of simulated clients is one run's, whose number on Flower changes when it goes on.
 SIMULATED_RUN = "simulated"
-UNANSWERED = 1003
 
-app = ClientApp()
+__all__ = ["NUM_PARTITIONS_KEY", "PARTITION_KEY", "STATE_KEY", "app"]
+
 _log = logging.getLogger(__name__)
+
+
+class GuardedApp(ClientApp):
+    """A client app of which nothing leaves but what the allow-list holds.
+
+    An exception would travel to the server with its text, so none leaves a call. A policy that
+    cannot be read allows nothing.
+    """
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        is_device = not is_simulated(context.node_config)
+        try:
+            reply = super().__call__(message, context)
+            return keep_allowed(reply, message, is_device=is_device)
+        except PolicyRefusal as refusal:
+            _log.warning("refused by the device's policy: %s", refusal)
+            return refuse(message, REFUSED_BY_POLICY)
+        except RunError:
+            _log.exception("state not kept")
+            # A simulation ends then; one device's full disk must not end the run of the others.
+            return refuse(message, UNANSWERED if is_device else STATE_LOST)
+        except (Exception, SystemExit):
+            _log.exception("request not answered")
+            return refuse(message, UNANSWERED)
+
+
+app = GuardedApp()
 
 
 @app.query(QUERY_ACTION)
 def tell_partition(message: Message, context: Context) -> Message:
-    """Tell the server which partition this simulated node holds, and of how many.
+    """Tell the server which partition this node holds, and of how many.
 
-    The server says in which folder simulated clients keep their states.
+    The server says in which folder simulated clients keep their states; a device does not listen.
     """
+    policy = _read_policy(context)
     asked = message.content.get("config")
     folder = asked.get(STATE_KEY) if isinstance(asked, ConfigRecord) else None
     # Once, and before anything else is remembered: another folder would forget what was spent.
-    if isinstance(folder, str) and not context.state:
+    if isinstance(folder, str) and not context.state and not policy.is_device:
         context.state[STATE_KEY] = ConfigRecord({STATE_KEY: folder})
-    told = {key: int(context.node_config[key]) for key in (PARTITION_KEY, NUM_PARTITIONS_KEY)}
+    told = {PARTITION_KEY: policy.partition_id, NUM_PARTITIONS_KEY: policy.num_partitions}
     return Message(RecordDict({"config": ConfigRecord({**told})}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Answer a training request with the method's own client side.
-
-    An exception would travel to the server with its text, so none leaves this function.
-    """
+    """Answer a training request with the method's own client side, within the device's policy."""
     use_one_thread()
-    try:
-        settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
+    policy = _read_policy(context)
+    settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
+    policy.check(settings)
+    with _opened(policy, context, settings) as (state, limits):
         task = LocalTask(
             settings,
-            int(context.node_config[PARTITION_KEY]),
-            int(context.node_config[NUM_PARTITIONS_KEY]),
-            open_state(context),
-            read_device_trust(context.node_config),
-            read_max_epsilon(context.node_config),
+            policy.partition_id,
+            policy.num_partitions,
+            state,
+            policy.trust,
+            limits,
+            policy.localize(settings),
         )
         return METHODS[settings.strategy.name].train(message, context, task)
-    except RunError:
-        _log.exception("state not kept")
-        return Message(Error(STATE_LOST, "the client could not keep its state"), reply_to=message)
-    except Exception:
-        _log.exception("request not answered")
-        return Message(Error(UNANSWERED, "the client could not answer"), reply_to=message)
 
 
-def open_state(context: Context) -> DeviceState:
-    """Open what this client remembers of the run: in the run's folder if it is simulated.
+def _read_policy(context: Context) -> DevicePolicy:
+    try:
+        return read_policy(context.node_config)
+    except ValueError as error:
+        raise PolicyRefusal(str(error)) from None
+
+
+@contextmanager
+def _opened(
+    policy: DevicePolicy, context: Context, settings: RunSettings
+) -> Iterator[tuple[DeviceState, RunLimits]]:
+    """Open what this client remembers, and tell what its policy leaves for the run."""
+    folder = policy.state_dir
+    if folder is None:
+        yield open_simulated(context), RunLimits(policy.max_epsilon)
+        return
+    # A server that names a run again goes on with it, and one that names another adds to it.
+    run, client, method = str(context.run_id), policy.partition_id, settings.strategy.name
+    with lock_device(folder):
+        state = FolderState(folder, run, client, "FULL")
+        spent = spend_by_run(list_releases(folder))
+        delta = float(getattr(settings.strategy, "target_delta", 0.0))
+        granted = partial(grant, folder, run, client)
+        limits = limit_run(policy, spent, run, method, delta, granted)
+        note_request(folder, run, client, time.time())
+        yield state, limits
+        if state.read_entry(method).last_round >= settings.rounds:
+            note_end(folder, run, client)
+
+
+def open_simulated(context: Context) -> DeviceState:
+    """Open what a simulated client remembers of its run: in the run's folder, if there is one.
 
     The folder is that of the run configuration's ``state-dir``, or else the one that the server
     named in its query, if there are states in it: nothing is created at a server's word.

@@ -18,7 +18,7 @@ from fl_app.errors import ConfigError, RunError
 from strategies.device_state import LedgerEntry, Observation
 
 STATE_FILE = "devices.sqlite"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # How long a writer waits for the others, each of which needs far below a millisecond.
 BUSY_SECONDS = 30.0
 
@@ -40,6 +40,31 @@ CREATE TABLE observations (
     number INTEGER PRIMARY KEY, run TEXT NOT NULL, client INTEGER NOT NULL, content TEXT NOT NULL
 );
 CREATE INDEX observations_of ON observations (run, client);
+CREATE TABLE releases (
+    number INTEGER PRIMARY KEY, run TEXT NOT NULL, client INTEGER NOT NULL, method TEXT NOT NULL,
+    server_round INTEGER NOT NULL, description TEXT NOT NULL
+);
+CREATE INDEX releases_of ON releases (run, client, method);
+CREATE TABLE runs (
+    run TEXT NOT NULL, client INTEGER NOT NULL, seen REAL NOT NULL, is_over INTEGER NOT NULL,
+    granted_epsilon REAL, PRIMARY KEY (run, client)
+);
+"""
+# One row a release, in the transaction that charges it, and for good.
+_ADD_RELEASE = """
+BEGIN
+    INSERT INTO releases (run, client, method, server_round, description)
+    VALUES (NEW.run, NEW.client, NEW.method, NEW.last_round, NEW.releases);
+END;
+"""
+_TRIGGERS = f"""
+CREATE TRIGGER first_release AFTER INSERT ON ledger WHEN NEW.participations > 0 {_ADD_RELEASE}
+CREATE TRIGGER next_release AFTER UPDATE ON ledger
+WHEN NEW.participations > OLD.participations {_ADD_RELEASE}
+CREATE TRIGGER never_deleted BEFORE DELETE ON releases
+BEGIN SELECT RAISE(ABORT, 'a release stays in the ledger'); END;
+CREATE TRIGGER never_changed BEFORE UPDATE ON releases
+BEGIN SELECT RAISE(ABORT, 'a release stays in the ledger'); END;
 """
 _VALUES = "last_round, participations, terms, request, reply, releases"
 _WRITE_ENTRY = (
@@ -90,7 +115,7 @@ class FolderState:
         self._folder = folder
         self._whose = (run, client)
         create_state(folder)
-        self._connection = _connect(folder, synchronous)
+        self._connection = connect_state(folder, synchronous)
 
     def read_entry(self, method: str) -> LedgerEntry:
         """Return the run's entry; a fresh one if there is none."""
@@ -132,7 +157,7 @@ class FolderState:
         self._execute(query, *self._whose, content)
 
     def _execute(self, query: str, *values: Any) -> list[Any]:
-        with _named(self._folder):
+        with named_failures(self._folder):
             return self._connection.execute(query, values).fetchall()
 
 
@@ -144,7 +169,7 @@ def create_state(folder: Path) -> None:
     target = folder / STATE_FILE
     if target.exists():
         return
-    with _named(folder):
+    with named_failures(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Only its owner may read it, and so the files that SQLite will put beside it.
         descriptor, name = tempfile.mkstemp(prefix=f".{STATE_FILE}.", suffix=".tmp", dir=folder)
@@ -155,7 +180,7 @@ def create_state(folder: Path) -> None:
             # Stays with the file: readers and the writer do not wait for each other, and what a
             # killed process has written is there.
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_TABLES)
+            connection.executescript(_TABLES + _TRIGGERS)
             connection.execute("INSERT INTO meta VALUES (?)", (FORMAT_VERSION,))
             connection.close()
             try:
@@ -178,8 +203,8 @@ def list_entries(folder: Path) -> list[ClientEntry]:
     """
     values = _VALUES.replace("reply", "x''")
     query = f"SELECT run, client, method, {values} FROM ledger ORDER BY run, client, method"
-    connection = _connect(folder, "OFF")
-    with _named(folder):
+    connection = connect_state(folder, "OFF")
+    with named_failures(folder):
         rows = connection.execute(query).fetchall()
     return [ClientEntry(run, client, LedgerEntry(*rest)) for run, client, *rest in rows]
 
@@ -188,8 +213,8 @@ def has_entries(folder: Path) -> bool:
     """Return whether any client of a folder has an entry; False if there is no file."""
     if not (folder / STATE_FILE).exists():
         return False
-    connection = _connect(folder, "OFF")
-    with _named(folder):
+    connection = connect_state(folder, "OFF")
+    with named_failures(folder):
         return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM ledger)").fetchone()[0])
 
 
@@ -203,8 +228,8 @@ def forget_replies(folder: Path, up_to_round: int) -> None:
     up_to_round : int
         The last round of which nothing will be asked again.
     """
-    connection = _connect(folder, "OFF")
-    with _named(folder):
+    connection = connect_state(folder, "OFF")
+    with named_failures(folder):
         connection.execute(
             "UPDATE ledger SET reply = x'' WHERE last_round <= ? AND reply != x''", (up_to_round,)
         )
@@ -218,16 +243,16 @@ def forget_keys(folder: Path) -> bool:
     bool
         Whether they are gone from the log of what was written, too: not if another process reads.
     """
-    connection = _connect(folder, "OFF")
-    with _named(folder):
+    connection = connect_state(folder, "OFF")
+    with named_failures(folder):
         connection.execute("DELETE FROM keys")
         busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     return not busy
 
 
-def _connect(folder: Path, synchronous: Synchronous) -> sqlite3.Connection:
+def connect_state(folder: Path, synchronous: Synchronous) -> sqlite3.Connection:
     """Return this process's connection to a folder's file."""
-    with _named(folder):
+    with named_failures(folder):
         file = folder / STATE_FILE
         status = file.stat()
         return _open(file, synchronous, os.getpid(), status.st_dev, status.st_ino)
@@ -255,7 +280,7 @@ def _open(file: Path, synchronous: Synchronous, *_: int) -> sqlite3.Connection:
 
 
 @contextmanager
-def _named(folder: Path) -> Iterator[None]:
+def named_failures(folder: Path) -> Iterator[None]:
     """Turn failures of the disk and of SQLite, whose texts hold no values, into one line."""
     try:
         yield

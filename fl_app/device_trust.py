@@ -1,12 +1,10 @@
-"""What a device's owner decides, from its node configuration: identity, trust list, budget.
+"""Whom a device's owner trusts, from its node configuration.
 
-``max-epsilon`` is the largest total epsilon of a run that the device takes part in.
 ``identity-key`` names a file with the device's private Ed25519 key (64 hexadecimal digits), and
 ``trusted-peers`` one with the public keys of the devices that it masks towards, one in a line,
 ``#`` begins a comment. Both are the device owner's files: nothing of them comes from the server.
 """
 
-import math
 import stat
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,27 +14,6 @@ from fl_app.errors import ConfigError
 from strategies.niss.key_memory import KEY_BYTES, NOBODY_KNOWN, DeviceTrust
 
 IDENTITY_KEY, TRUSTED_KEY = "identity-key", "trusted-peers"
-MAX_EPSILON_KEY = "max-epsilon"
-
-
-def read_max_epsilon(node_config: Mapping[str, object]) -> float | None:
-    """Return the largest total epsilon that a device's owner allows; None: no limit.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a number > 0.
-    """
-    given = node_config.get(MAX_EPSILON_KEY)
-    if given is None:
-        return None
-    try:
-        limit = float(given) if not isinstance(given, bool) else math.nan  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        limit = math.nan
-    if not (math.isfinite(limit) and limit > 0.0):
-        raise ConfigError(MAX_EPSILON_KEY, given, "a number > 0")
-    return limit
 
 
 def read_device_trust(node_config: Mapping[str, object]) -> DeviceTrust:

@@ -3,10 +3,13 @@
 from functools import lru_cache
 
 import torch
+from flwr.app import ArrayRecord, Message
 
 from fl_app.data import FederatedDataset, Records, load_dataset
+from fl_app.device_budget import NO_LIMITS, RunLimits
 from fl_app.errors import ConfigError
 from fl_app.local_training import StepSettings, train_steps
+from fl_app.model_arrays import check_shapes
 from fl_app.models import build_model
 from fl_app.per_example_gradients import check_per_example
 from fl_app.per_example_training import clipped_steps, num_trainable
@@ -30,8 +33,10 @@ class LocalTask:
         What the client remembers of the run; None: the method's choice.
     trust : DeviceTrust
         Who the device is to others, and whom it trusts.
-    max_epsilon : float or None
-        The largest total epsilon that the device's owner allows.
+    limits : RunLimits
+        What the device's policy leaves for the run.
+    own : RunSettings or None
+        The settings with the device's own data in place of what they name; None: the same.
     """
 
     def __init__(
@@ -41,12 +46,14 @@ class LocalTask:
         num_partitions: int,
         state: DeviceState | None = None,
         trust: DeviceTrust = NOBODY_KNOWN,
-        max_epsilon: float | None = None,
+        limits: RunLimits = NO_LIMITS,
+        own: RunSettings | None = None,
     ) -> None:
         self.settings = settings
         self.state = state
         self.trust = trust
-        self.max_epsilon = max_epsilon
+        self.limits = limits
+        self.own = settings if own is None else own
         self.partition_id = partition_id
         self._num_partitions = num_partitions
         self._records: Records | None = None
@@ -54,7 +61,7 @@ class LocalTask:
     def records(self) -> Records:
         """Read the client's records."""
         if self._records is None:
-            dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
+            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
             self._records = dataset.partition(self.partition_id)
         return self._records
 
@@ -62,10 +69,28 @@ class LocalTask:
         """Return n_k; reads the data."""
         return len(self.records())
 
+    def num_records_for(self, request: Message) -> int:
+        """Return n_k for a request whose model, if it has one, can be trained here.
+
+        A request with another's is public, and refused before it is charged; later it would be a
+        failure that may depend on data, and an upload of noise.
+
+        Raises
+        ------
+        ValueError
+            If the names or the shapes of its arrays are not the model's.
+        """
+        arrays = request.content.get("arrays")
+        if isinstance(arrays, ArrayRecord):
+            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
+            shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+            check_shapes(shared_model(self.settings, dataset), shapes)
+        return self.num_records()
+
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""
         chosen = self.settings.training
-        dataset = load_dataset(self.settings.data, self._num_partitions, self.settings.seed)
+        dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
         steps = StepSettings(
             learning_rate=work.learning_rate,
             weight_decay=chosen.weight_decay,

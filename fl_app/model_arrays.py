@@ -80,15 +80,29 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
         If names, shapes or types differ.
     """
     state = _state(model)
+    check_names(state, arrays)
+    sources = {name: _as_source(name, arrays[name], tensor) for name, tensor in state.items()}
+    with torch.no_grad():
+        for name, tensor in state.items():
+            tensor.copy_(sources[name])
+
+
+def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless these are the names and shapes of `to_arrays(model)`."""
+    state = _state(model)
+    check_names(state, shapes)
+    for name, tensor in state.items():
+        if tuple(shapes[name]) != tuple(tensor.shape):
+            raise ValueError(f"arrays: {name} has another shape than the model's")
+
+
+def check_names(state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the names are the same."""
     if set(arrays) != set(state):
         raise ValueError(
             f"arrays: missing {sorted(set(state) - set(arrays))}, "
             f"unknown {sorted(set(arrays) - set(state))}; the model's names are needed"
         )
-    sources = {name: _as_source(name, arrays[name], tensor) for name, tensor in state.items()}
-    with torch.no_grad():
-        for name, tensor in state.items():
-            tensor.copy_(sources[name])
 
 
 def save_model(

@@ -18,8 +18,8 @@ from fl_app.update_settings import resolve_sensitivity, update_fields
 from strategies.dp_fedpaq import DpFedPaq, DpFedPaqParameters, ParameterError
 from strategies.dp_fedpaq import client as dp_fedpaq_client
 from strategies.dp_fedpaq.cohort import CohortPlan
+from strategies.dp_fedpaq.messages import ROUND_KEY
 from strategies.dp_fts_de import DpFtsDe
-from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.niss import Niss, NissParameters
 from strategies.niss import client as niss_client
 from strategies.niss.parameters import fill_plan
@@ -186,28 +186,31 @@ def _train_dp_fedpaq(message: Message, context: Context, task: LocalTask) -> Mes
     """Answer a request; the parameters must be those that the settings stand for."""
     expected, terms = _expected_parameters(task.settings)
     assert isinstance(expected, DpFedPaqParameters)
+
+    def accepts(given: DpFedPaqParameters) -> bool:
+        if given != dataclasses.replace(expected, num_participations=given.num_participations):
+            return False
+        task.limits.check_update(given, task.num_records, _is_charged(message, task))
+        return True
+
     return dp_fedpaq_client.train(
         message,
         context,
-        num_records=task.num_records,
+        num_records=lambda: task.num_records_for(message),
         local_update=task.local_update,
-        accepts=lambda given: (
-            given == dataclasses.replace(expected, num_participations=given.num_participations)
-            and _allows(task.max_epsilon, given)
-        ),
+        accepts=accepts,
         terms=terms,
         state=task.state,
     )
 
 
-def _allows(max_epsilon: float | None, given: DpFedPaqParameters) -> bool:
-    """Return whether a run's own noise meets what the device's owner allows at most."""
-    if max_epsilon is None:
-        return True
-    noised = given.adds_noise and given.noise_at == "client" and given.mode == "sound"
-    noised = noised and given.randomness == "secret" and given.target_delta <= MAX_DELTA
-    # With a given noise multiplier the total is not known before the run.
-    return noised and given.target_epsilon is not None and given.target_epsilon <= max_epsilon
+def _is_charged(message: Message, task: LocalTask) -> bool:
+    """Return whether a request is for the round that was charged last: it takes nothing more."""
+    if task.state is None:
+        return False
+    entry = task.state.read_entry(dp_fedpaq_client.METHOD)
+    asked = message.content["config"].get(ROUND_KEY)
+    return entry.request != "" and entry.last_round == asked
 
 
 def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
@@ -215,16 +218,24 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
     expected, terms = _expected_parameters(task.settings)
     if isinstance(expected, DpFedPaqParameters):
         return _train_dp_fedpaq(message, context, task)
+    max_epsilon = task.limits.own_epsilon()
+
+    def accepts(given: NissParameters) -> bool:
+        if given != fill_plan(expected, given, _planned_ready(task.settings)):
+            return False
+        task.limits.check_niss(given, task.partition_id, task.num_records, max_epsilon)
+        return True
+
     return niss_client.train(
         message,
         context,
-        num_records=task.num_records,
+        num_records=lambda: task.num_records_for(message),
         local_update=task.local_update,
-        accepts=lambda given: given == fill_plan(expected, given, _planned_ready(task.settings)),
+        accepts=accepts,
         terms=terms,
         state=task.state,
         trust=task.trust,
-        max_epsilon=task.max_epsilon,
+        max_epsilon=max_epsilon,
     )
 
 

@@ -115,7 +115,8 @@ def load_run_objective(settings: RunSettings) -> Objective:
 def answer(message: Message, context: Context, task: LocalTask) -> Message:
     """Answer a request: the parameters must be those that the settings stand for."""
     settings = task.settings
-    objective = load_run_objective(settings)
+    task.limits.check_search(planned_parameters(settings), settings.rounds)
+    objective = load_run_objective(task.own)
     space, agent = objective.space, task.partition_id
     state = ContextState(context) if task.state is None else task.state
 

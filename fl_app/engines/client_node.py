@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_app.device_policy import SIMULATED_KEY
 from fl_app.engines.flower_internals import copy_records, deliver
 
 RUN_ID = 1
@@ -68,6 +69,8 @@ class ClientNodes:
             node_config={
                 "partition-id": self.first_partition + number,
                 "num-partitions": self.num_partitions or self.num_clients,
+                # What makes it a simulated one: no message from a server can.
+                SIMULATED_KEY: True,
             },
             state=copy_records(state or RecordDict()),
             run_config=dict(self.run_config),

@@ -43,6 +43,8 @@ EXACT_SENSITIVITIES = ("convex", "one_step")
 METHOD = "dp_fedpaq"
 # In place of a request's digest, which a seeded run has no use for.
 _SEEDED = "seeded"
+# What a release without noise of the client's own leaves in its ledger.
+NOTHING_HIDDEN = json.dumps({"noise_multiplier": 0.0})
 _log = logging.getLogger(__name__)
 
 StepNoise = Callable[[int, int], NDArray[np.float64]]
@@ -177,15 +179,17 @@ def train(
     if records < parameters.min_records and parameters.is_size_public:
         return ineligible_reply(message)
     if not charged:
-        entry = replace(entry, participations=entry.participations + 1, request=asked)
+        # With what it releases, before it is computed: whatever crashes, nothing is forgotten.
+        releases = _describe_releases(parameters, max(records, parameters.min_records))
+        count = entry.participations + 1
+        entry = replace(entry, participations=count, request=asked, releases=releases)
         memory.write_entry(entry)
     client = int(context.node_config.get("partition-id", context.node_id))
     upload, loss, failed = _make_upload(request, model, records, client, local_update)
     if upload is None:
         return error_reply(message, FAILED, "local training failed")
     if secret:
-        releases = _describe_releases(parameters, records)
-        memory.write_entry(replace(entry, reply=upload, releases=releases))
+        memory.write_entry(replace(entry, reply=upload))
         return upload_reply(message, upload, None, False)
     return upload_reply(message, upload, loss, failed)
 
@@ -283,9 +287,11 @@ def hash_model(arrays: ArrayRecord, beside: list[int | str]) -> str:
 
 
 def _describe_releases(parameters: DpFedPaqParameters, records: int) -> str:
-    """Say what each upload of this run releases, for the ledger."""
-    if not parameters.adds_noise or parameters.noise_at == "server" or parameters.mode == "paper":
-        return json.dumps({"noise_multiplier": 0.0})
+    """Say what an upload releases, for the ledger."""
+    hidden = parameters.adds_noise and parameters.noise_at == "client"
+    if not hidden or parameters.mode == "paper" or parameters.randomness == "seeded":
+        # Noise that somebody can draw again is none.
+        return NOTHING_HIDDEN
     releases = parameters.releases(client_noise_multiplier(parameters, records), records, 1)
     return json.dumps({**asdict(releases), "delta": parameters.target_delta})
 

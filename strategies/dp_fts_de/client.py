@@ -4,14 +4,14 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
-from strategies.dp_fedpaq.client import digest_terms, hash_model
+from strategies.dp_fedpaq.client import NOTHING_HIDDEN, digest_terms, hash_model
 from strategies.dp_fedpaq.messages import REFUSED, MessageError, error_reply
 from strategies.dp_fts_de.algorithm import (
     AgentStreams,
@@ -143,10 +143,21 @@ def _begin_round(
         terms=agreed,
         request=f"{len(memory.read_observations())}/{asked}",
         reply=b"",
-        releases=json.dumps({"noise_multiplier": 0.0}),
+        releases=_describe_releases(request.parameters),
     )
     memory.write_entry(entry)
     return entry
+
+
+def _describe_releases(parameters: DpFtsDeParameters) -> str:
+    """Say what a release shows to those who see the broadcasts, with the noise that is promised."""
+    z = parameters.noise_multiplier
+    if not z or parameters.randomness == "seeded":
+        return NOTHING_HIDDEN
+    releases = parameters.describe_releases(1, float(z))
+    # The client cannot see to it: the server is trusted to add the noise.
+    promised = {"delta": float(parameters.target_delta), "noise_at": "server"}
+    return json.dumps({**asdict(releases), **promised})
 
 
 def _count_before(entry: LedgerEntry) -> int:

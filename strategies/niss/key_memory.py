@@ -128,6 +128,11 @@ class KeyMemory:
         # A seeded run that goes on computes its last round again: the latest attempt stays used.
         self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
 
+    def forget_private(self) -> None:
+        """Forget what the noise of pairs follows from, after the last upload of the run."""
+        for name in (_EXCHANGE, _PENDING):
+            self._state.delete_key(name)
+
     def _own(self, name: str) -> bytes:
         key = self._state.read_key(name)
         if key is None:

@@ -17,7 +17,7 @@ from strategies.dp_fedpaq.algorithm import (
     draw_records,
     subtract_models,
 )
-from strategies.dp_fedpaq.client import describe_work, hash_model, read_model
+from strategies.dp_fedpaq.client import NOTHING_HIDDEN, describe_work, hash_model, read_model
 from strategies.dp_fedpaq.messages import (
     FAILED,
     error_reply,
@@ -32,7 +32,7 @@ from strategies.niss.algorithm import Words, derive_edges, mask_update
 from strategies.niss.calibration import edge_share, own_noise_multiplier
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import accept_grid, accept_scale, choose_grid, plan_noise
-from strategies.niss.parameters import NissParameters
+from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
 from strategies.niss.participant import Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
 from strategies.niss.published_round import accept_shares
@@ -97,13 +97,15 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
         participations=entry.participations + (not again),
         request=asked,
         reply=b"",
+        releases=_describe_releases(parameters, noise_multiplier, records),
     )
     client.memory.write_entry(entry)
     update, loss, failed, stream = _train(client, model, records)
     upload = pack(add_noise(update, stream))
     if client.is_secret:
-        releases = _describe_releases(parameters, noise_multiplier, records)
-        client.memory.write_entry(replace(entry, reply=upload, releases=releases))
+        client.memory.write_entry(replace(entry, reply=upload))
+        if entry.participations >= parameters.update.num_participations:
+            client.keys.forget_private()
         return upload_reply(client.message, upload, None, False, UPLOAD_TYPE)
     return upload_reply(client.message, upload, loss, failed, UPLOAD_TYPE)
 
@@ -225,8 +227,12 @@ def _train(
 
 
 def _describe_releases(parameters: NissParameters, noise_multiplier: float, records: int) -> str:
-    """Say what each upload of this run releases, for the ledger."""
-    if not parameters.update.adds_noise or parameters.mode == "paper":
-        return json.dumps({"noise_multiplier": 0.0})
-    releases = parameters.update.releases(noise_multiplier, records, 1)
-    return json.dumps({**asdict(releases), "delta": parameters.gaussian_delta})
+    """Say what an upload releases, for the ledger."""
+    update = parameters.update
+    if not update.adds_noise or parameters.mode == "paper" or update.randomness == "seeded":
+        return NOTHING_HIDDEN
+    releases = update.releases(noise_multiplier, max(records, update.min_records), 1)
+    values = {**asdict(releases), "delta": parameters.gaussian_delta}
+    if parameters.graph == "sparse":
+        values["failure"] = SPARSE_FAILURE
+    return json.dumps(values)

@@ -18,6 +18,7 @@ from strategies.dp_fts_de.algorithm import Broadcast, clip_vector, draw_vector, 
 from strategies.dp_fts_de.client import train
 from strategies.dp_fts_de.messages import pack_vector, parse_reply, unpack_vector
 from strategies.dp_fts_de.progress import Progress
+from strategies.mechanisms.accounting import GaussianReleases
 from strategies.mechanisms.rng import SecretStream
 from tests.dp_fts_de.agents import (
     Memory,
@@ -524,6 +525,18 @@ def test_every_release_is_charged_whether_or_not_the_agent_uploads() -> None:
         charged.append(agent.memory.entry.participations)
     assert charged == [1, 1, 2, 2]
     assert json.loads(agent.memory.entry.releases) == {"noise_multiplier": 0.0}
+
+
+def test_a_release_is_described_as_the_server_promises_it() -> None:
+    agent = Agent()
+    parameters = make_parameters(release_rounds=(1,), randomness="secret", sample_rate=0.5)
+    agent.answer(make_request(parameters, 1))
+    assert agent.memory.entry is not None
+    values = json.loads(agent.memory.entry.releases)
+    assert (values.pop("noise_at"), values.pop("delta")) == ("server", parameters.target_delta)
+    assert parameters.noise_multiplier is not None
+    told = parameters.describe_releases(1, parameters.noise_multiplier)
+    assert GaussianReleases(**values) == told
 
 
 def test_it_works_in_the_node_s_own_context() -> None:

@@ -16,7 +16,9 @@ def ask(context: Context, folder: str) -> str | None:
 
 
 def node() -> Context:
-    return Context(1, 7, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
+    return Context(
+        1, 7, {"partition-id": 0, "num-partitions": 2, "simulated": True}, RecordDict(), {}
+    )
 
 
 def test_the_first_folder_is_kept() -> None:

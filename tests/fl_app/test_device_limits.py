@@ -9,8 +9,8 @@ from flwr.app import Context, Message
 from fl_app.checkpoint import read_checkpoint
 from fl_app.client_app import app as client_app
 from fl_app.config import compose_settings
+from fl_app.device_policy import MAX_EPSILON_KEY, SIMULATED_KEY, read_policy
 from fl_app.device_state import list_entries
-from fl_app.device_trust import MAX_EPSILON_KEY, read_max_epsilon
 from fl_app.engines.in_process import run_in_process
 from fl_app.errors import ConfigError, RunError
 from fl_app.server_app import app as server_app
@@ -18,6 +18,7 @@ from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from tests.conftest import Outcome, read_outcome
 
 CLIENTS, ROUNDS = 6, 3
+NODE = {SIMULATED_KEY: True, "partition-id": 0, "num-partitions": 1}
 COMMON = (f"num_clients={CLIENTS}", f"num_rounds={ROUNDS}", "randomness=secret")
 NISS = ("strategy=niss", "strategy.min_ready=4")
 UNIFORM = (*NISS, "strategy.pair_noise=uniform")
@@ -64,12 +65,13 @@ def spent(outcome: Outcome, client: int) -> float:
 @pytest.mark.parametrize("given", [0, -1.0, "nan", "inf", float("inf"), True, "much", [1.0]])
 def test_a_limit_that_is_none_is_refused(given: object) -> None:
     with pytest.raises(ConfigError, match=r"max-epsilon: .*allowed: a number > 0"):
-        read_max_epsilon({MAX_EPSILON_KEY: given})
+        read_policy({**NODE, MAX_EPSILON_KEY: given})
 
 
 @pytest.mark.parametrize(("given", "limit"), [(None, None), (3, 3.0), ("2.5", 2.5), (0.1, 0.1)])
 def test_a_limit(given: object, limit: float | None) -> None:
-    assert read_max_epsilon({} if given is None else {MAX_EPSILON_KEY: given}) == limit
+    found = read_policy(NODE if given is None else {**NODE, MAX_EPSILON_KEY: given})
+    assert found.max_epsilon == limit
 
 
 @pytest.mark.parametrize("strategy", [(), NISS, UNIFORM], ids=["dp_fedpaq", "niss", "uniform"])

@@ -47,7 +47,9 @@ def request(
 
 
 def node() -> Context:
-    return Context(1, 7, {"partition-id": 3, "num-partitions": 10}, RecordDict(), {})
+    return Context(
+        1, 7, {"partition-id": 3, "num-partitions": 10, "simulated": True}, RecordDict(), {}
+    )
 
 
 def test_an_honest_request_is_answered() -> None:

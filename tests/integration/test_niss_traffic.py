@@ -229,6 +229,8 @@ def test_a_twin_that_tells_a_secret_is_caught(
         return reply
 
     monkeypatch.setattr(upload, "upload_reply", tell)
+    # Which would not let it leave.
+    monkeypatch.setattr("fl_app.client_app.keep_allowed", lambda reply, *_, **__: reply)
     tap = play(tmp_path, "num_rounds=1")
     assert secrets.find(tap.traffic) == {next(iter(secrets.edges))}
 

@@ -723,3 +723,17 @@ def test_extreme_parameters_are_refused_or_obeyed(
         assert code_of(reply) in (None, REFUSED, FAILED)
         if not reply.has_error() and "arrays" in reply.content:
             assert device.entry.participations == charged + 1
+
+
+def test_after_its_last_upload_no_noise_can_be_derived_again() -> None:
+    server = make_server(num_participations=1)
+    server.begin()
+    device = server.devices[0]
+    first = server.ask_upload(0)
+    assert first is not None
+    assert device.entry.participations == 1
+    assert device.state.read_key("niss.exchange") is None
+    assert device.state.read_key("niss.pending") is None
+    again = server.ask_upload(0)
+    assert again is not None
+    assert again.content["arrays"]["update"].data == first.content["arrays"]["update"].data

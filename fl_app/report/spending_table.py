@@ -1,0 +1,57 @@
+"""The table of what all runs have taken from a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fl_app.report.formats import MISSING, format_delta, format_epsilon
+
+if TYPE_CHECKING:
+    from fl_app.device_budget import RunSpending
+
+_NUMBERS = ("Client", "Releases", "ε", "δ")
+_PLACES = {"client": "its own", "server": "the server's, as promised"}
+
+
+def spending_table(
+    spent: Sequence[RunSpending], max_epsilon: float | None = None, max_delta: float | None = None
+) -> RenderableType:
+    """Return one row a run, and the sums over all runs.
+
+    Parameters
+    ----------
+    spent : sequence of RunSpending
+    max_epsilon, max_delta : float or None
+        The device's limits on the sums, shown below them.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_footer=False)
+    for heading in ("Run", "Client", "Strategy", "Unit", "Relation", "Noise", *_NUMBERS[1:]):
+        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+    for each in spent:
+        table.add_row(
+            *(Text(each.run), str(each.client), Text(each.method)),
+            *(each.unit or MISSING, each.neighboring_relation or MISSING),
+            _PLACES[each.noise_at],
+            *(str(each.num_releases), _write_epsilon(each.epsilon), format_delta(each.delta)),
+        )
+    table.add_section()
+    epsilon = math.fsum(each.epsilon for each in spent)
+    delta = min(1.0, math.fsum(each.delta for each in spent))
+    count = str(sum(each.num_releases for each in spent))
+    table.add_row("all runs", *[""] * 5, count, _write_epsilon(epsilon), format_delta(delta))
+    if (max_epsilon, max_delta) != (None, None):
+        limits = (max_epsilon, max_delta)
+        shown = [MISSING if each is None else f"{each:g}" for each in limits]
+        table.add_row("allowed", *[""] * 6, *shown)
+    return table
+
+
+def _write_epsilon(epsilon: float) -> str:
+    return format_epsilon(epsilon) if math.isfinite(epsilon) else "∞"

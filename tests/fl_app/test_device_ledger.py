@@ -1,0 +1,289 @@
+"""A device's ledger: one row a release for good, its lock, a lost folder, and keys of past runs."""
+
+import contextlib
+import fcntl
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fl_app.device_budget import NO_LIMITS, RunLimits, limit_run, spend_by_run
+from fl_app.device_ledger import (
+    IDLE_SECONDS,
+    LOCK_FILE,
+    Release,
+    grant,
+    list_releases,
+    lock_device,
+    note_end,
+    note_request,
+)
+from fl_app.device_policy import DevicePolicy, PolicyRefusal
+from fl_app.device_state import STATE_FILE, FolderState, connect_state
+from fl_app.errors import RunError
+from strategies.device_state import LedgerEntry
+from strategies.dp_fedpaq import DpFedPaqParameters
+from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
+
+ROW = (
+    '{"noise_multiplier": 3.0, "num_releases": 2, "unit": "record", '
+    '"neighboring_relation": "replace_one", "sampling": "fixed", "sample_rate": 0.25, '
+    '"delta": 1e-05}'
+)
+HALF = ROW.replace("0.25", "0.5")
+BARE = '{"noise_multiplier": 0.0}'
+SPARSE = ROW.replace('"delta"', '"failure": 1e-09, "delta"')
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir(mode=0o700)
+    return tmp_path / "state"
+
+
+def charge(state: FolderState, rounds: int, text: str = ROW, method: str = "dp_fedpaq") -> None:
+    for server_round in range(1, rounds + 1):
+        entry = LedgerEntry(method, server_round, server_round, releases=text)
+        state.write_entry(entry)
+        state.write_entry(replace(entry, reply=b"upload"))
+
+
+def test_one_row_a_charge_and_none_for_another_write(folder: Path) -> None:
+    with lock_device(folder):
+        state = FolderState(folder, "7", 1)
+        state.write_entry(LedgerEntry("niss", terms="agreed"))
+        assert list_releases(folder) == []
+        charge(state, 2)
+        charge(state, 1, HALF, "niss")
+    assert list_releases(folder) == [
+        Release("7", 1, "dp_fedpaq", 1, ROW),
+        Release("7", 1, "dp_fedpaq", 2, ROW),
+        Release("7", 1, "niss", 1, HALF),
+    ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["DELETE FROM releases", "UPDATE releases SET description = ''"],
+)
+def test_a_row_stays_as_it_is(folder: Path, query: str) -> None:
+    with lock_device(folder):
+        charge(FolderState(folder, "7", 1), 2)
+    connection = connect_state(folder, "FULL")
+    with pytest.raises(sqlite3.IntegrityError, match="a release stays in the ledger"):
+        connection.execute(query)
+    assert len(list_releases(folder)) == 2
+
+
+def rows(*texts: str, run: str = "7", client: int = 1, method: str = "m") -> list[Release]:
+    return [Release(run, client, method, i, text) for i, text in enumerate(texts, start=1)]
+
+
+def test_equal_releases_compose_and_unequal_ones_add_up() -> None:
+    def one(rate: float, count: int) -> float:
+        found = GaussianReleases(3.0, 2 * count, "record", "replace_one", "fixed", rate)
+        return bound_epsilon(found, 1e-5).epsilon
+
+    (same,) = spend_by_run(rows(ROW, ROW, ROW))
+    assert (same.epsilon, same.delta, same.is_mixed) == (one(0.25, 3), 1e-5, False)
+    (mixed,) = spend_by_run(rows(ROW, HALF, ROW))
+    assert (mixed.epsilon, mixed.delta) == (one(0.25, 2) + one(0.5, 1), 2e-5)
+    assert mixed.is_mixed
+    (sparse,) = spend_by_run(rows(SPARSE, SPARSE))
+    assert sparse.delta == pytest.approx(1e-5 + 2e-9, rel=1e-12)
+    for bare in (BARE, ""):
+        (found,) = spend_by_run(rows(ROW, bare))
+        assert (found.epsilon, found.num_releases) == (math.inf, 2)
+    promised = spend_by_run(rows(ROW.replace('"delta"', '"noise_at": "server", "delta"')))
+    assert promised[0].noise_at == "server"
+    apart = spend_by_run([*rows(ROW), *rows(ROW, client=2), *rows(ROW, run="8")])
+    assert [each[:2] for each in apart] == [("7", 1), ("7", 2), ("8", 1)]
+
+
+def limits(policy: DevicePolicy, spent: list[Release], run: str = "9") -> RunLimits:
+    return limit_run(policy, spend_by_run(spent), run, "m", 1e-5, lambda epsilon: epsilon)
+
+
+OWNER = DevicePolicy(1, 4, state_dir=Path("/d"), max_epsilon=3.0, max_delta=2.5e-5)
+
+
+def test_what_is_left_is_what_other_runs_have_not_spent() -> None:
+    used = spend_by_run(rows(ROW))[0].epsilon
+    assert 0.5 < used < 1.5
+    assert limits(OWNER, []).max_epsilon == 3.0
+    assert limits(OWNER, rows(ROW)).max_epsilon == 3.0 - used
+    # The present run's own releases are part of its total, and counted there.
+    own = limits(OWNER, rows(ROW, ROW, run="9"))
+    assert (own.max_epsilon, own.num_released) == (3.0, 2)
+    # Another method, or client, under the same name is another run.
+    for other in (rows(ROW, run="9", method="n"), rows(ROW, run="9", client=2)):
+        assert limits(OWNER, other).max_epsilon == 3.0 - used
+    with pytest.raises(PolicyRefusal, match="other runs have spent it"):
+        limits(OWNER, rows(BARE))
+    with pytest.raises(PolicyRefusal, match="data changed within the run"):
+        limits(OWNER, rows(ROW, HALF, run="9"))
+    with pytest.raises(PolicyRefusal, match="deltas add up to 3"):
+        limits(OWNER, [*rows(ROW), *rows(ROW, run="8")])
+    assert limits(replace(OWNER, max_epsilon=None, max_delta=None), rows(BARE)) is not NO_LIMITS
+
+
+def test_a_grant_is_given_once(folder: Path) -> None:
+    with lock_device(folder):
+        note_request(folder, "7", 1, 0.0)
+        assert grant(folder, "7", 1, 2.5) == 2.5
+        assert grant(folder, "7", 1, 1.0) == 2.5
+        note_request(folder, "7", 1, 1.0)
+        assert grant(folder, "7", 1, 9.0) == 2.5
+        note_request(folder, "8", 1, 2.0)
+        assert grant(folder, "8", 1, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(("target", "allowed"), [(None, False), (8.0, False), (3.0, True)])
+def test_a_run_whose_grant_was_spent_by_another_is_over(
+    target: float | None, allowed: bool
+) -> None:
+    """Own noise is for what was granted at first: with less of it left, no round may follow."""
+    left = RunLimits(3.5, granted=lambda _: 4.0)
+    assert left.own_epsilon() == 4.0
+    update = DpFedPaqParameters(
+        3, noise_multiplier=1.0, local_steps=1, quantizer="none", randomness="secret"
+    )
+    given: Any = SimpleNamespace(mode="sound", update=update, epsilon_of=lambda _: target)
+    with contextlib.nullcontext() if allowed else pytest.raises(PolicyRefusal):
+        left.check_niss(given, 1, lambda: 50, left.own_epsilon())
+
+
+def keep_key(folder: Path, run: str, now: float) -> FolderState:
+    note_request(folder, run, 1, now)
+    state = FolderState(folder, run, 1)
+    state.write_key("niss.exchange", b"\xa5" * 32)
+    return state
+
+
+def test_keys_go_with_the_next_run_s_first_request(folder: Path) -> None:
+    with lock_device(folder):
+        over, idle, busy = (
+            keep_key(folder, run, now) for run, now in [("1", 9), ("2", 0), ("3", 9)]
+        )
+        note_end(folder, "1", 1)
+        charge(over, 1)
+        # Its own next request, a repeated one, leaves everything.
+        note_request(folder, "1", 1, 10.0)
+        assert over.read_key("niss.exchange") is not None
+        note_request(folder, "4", 1, IDLE_SECONDS + 5.0)
+        assert over.read_key("niss.exchange") is None
+        assert idle.read_key("niss.exchange") is None
+        assert busy.read_key("niss.exchange") is not None
+        # What it was charged stays, and the stored reply.
+        assert over.read_entry("dp_fedpaq").reply == b"upload"
+        assert len(list_releases(folder)) == 1
+        note_request(folder, "5", 1, 3 * IDLE_SECONDS)
+    for name in os.listdir(folder):
+        assert b"\xa5" * 32 not in (folder / name).read_bytes()
+
+
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="No such file"), lock_device(tmp_path / "lost"):
+        pass
+    assert not (tmp_path / "lost").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="not a folder"), lock_device(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_folder_that_others_may_change_is_refused(folder: Path, mode: int) -> None:
+    folder.chmod(mode)
+    with pytest.raises(RunError, match="chmod 700"), lock_device(folder):
+        pass
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(folder: Path) -> None:
+    with lock_device(folder):
+        charge(FolderState(folder, "7", 1), 1)
+    for name in (STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm"):
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(RunError, match="the ledger is lost"), lock_device(folder):
+        pass
+    assert os.listdir(folder) == [LOCK_FILE]
+
+
+def test_a_killed_beginning_is_no_loss(folder: Path) -> None:
+    (folder / f".{STATE_FILE}.abc.tmp").touch()
+    with lock_device(folder):
+        assert list_releases(folder) == []
+
+
+COUNTER = """
+    import sys, pathlib
+    from fl_app.device_ledger import lock_device, list_releases
+    from fl_app.device_state import FolderState
+    from strategies.device_state import LedgerEntry
+    from dataclasses import replace
+    folder = pathlib.Path(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(300):
+        with lock_device(folder):
+            state = FolderState(folder, "7", 1, "OFF")
+            entry = state.read_entry("m")
+            if len(list_releases(folder)) >= 500:
+                continue
+            count = entry.participations + 1
+            state.write_entry(replace(entry, last_round=count, participations=count))
+"""
+
+
+def start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_keep_one_ledger(folder: Path) -> None:
+    """A limit of 500 that each looks at before it charges: neither loses nor exceeds one."""
+    processes = [start(COUNTER, str(folder)) for _ in range(2)]
+    for each in processes:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in processes:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    for each in processes:
+        each.communicate(timeout=100)
+        assert each.returncode == 0
+    assert [each.server_round for each in list_releases(folder)] == list(range(1, 501))
+
+
+HOLDER = """
+    import sys, pathlib
+    from fl_app.device_ledger import lock_device
+    with lock_device(pathlib.Path(sys.argv[1])):
+        print("locked", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_a_killed_process_leaves_no_lock(folder: Path) -> None:
+    holder = start(HOLDER, str(folder))
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    with open(folder / LOCK_FILE, "ab") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    with lock_device(folder):
+        assert list_releases(folder) == []
