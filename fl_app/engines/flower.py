@@ -57,7 +57,7 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
         outcome, stop, log = home / "outcome.json", home / "stop", home / "flower.log"
         run_config = home / "run.toml"
         run_config.write_text(
-            _to_toml(
+            to_toml(
                 {
                     "settings": settings.to_json(),
                     "output-dir": str(store.folder),
@@ -125,6 +125,6 @@ def _keep_logs(superlink: SuperLink, run: subprocess.Popen[bytes], log: Path, ta
         file.write(f"\nThe end of the SuperLink's log:\n{tail}\n")
 
 
-def _to_toml(values: dict[str, str | bool]) -> str:
+def to_toml(values: dict[str, str | bool]) -> str:
     """Return a TOML document; JSON's strings, with characters as they are, are TOML's."""
     return "".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items())

@@ -6,6 +6,7 @@ version that it was not written for.
 """
 
 import itertools
+import time
 from importlib.metadata import version
 from typing import Any
 
@@ -20,8 +21,8 @@ def check_flower_version() -> None:
     installed = version("flwr")
     if not installed.startswith(SUPPORTED + "."):
         raise RunError(
-            f"flwr {installed} is installed; the in-process engine allows {SUPPORTED}.x "
-            "(engine=simulation uses public interfaces only)"
+            f"flwr {installed} is installed; the in-process engine and fl_app.supernode allow "
+            f"{SUPPORTED}.x (engine=simulation and flower-supernode use public interfaces only)"
         )
 
 
@@ -47,6 +48,7 @@ __all__ = [
     "copy_records",
     "deliver",
     "identify_process",
+    "shorten_waits",
 ]
 
 
@@ -56,6 +58,22 @@ def identify_process(run_id: int) -> None:
     TaskIdentity.run_id = run_id
     TaskIdentity.node_id = SERVER_NODE_ID
     TaskIdentity.task_id = 1
+
+
+def shorten_waits(seconds: float) -> None:
+    """Let the SuperNode of this process wait at most so long before it looks again.
+
+    Its loop sleeps 3 s when no message was there, and half a second between looks for a reply.
+    """
+    from flwr.supernode import start_client_internal
+
+    class ShortWaits:
+        @staticmethod
+        def sleep(wanted: float) -> None:
+            time.sleep(min(wanted, seconds))
+
+    check_flower_version()
+    start_client_internal.time = ShortWaits  # type: ignore[assignment,attr-defined]
 
 
 def deliver(message: Message) -> Message:
