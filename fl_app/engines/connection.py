@@ -129,7 +129,7 @@ class RunLog:
         """End the process that reads the log."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._reader.join()
 
     def _start(self) -> None:
         # A stream begins with the log's beginning: what was taken already comes again.
@@ -137,13 +137,14 @@ class RunLog:
         process = self._process = self._connection.follow_log(self._run)
 
         def pass_on() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                self._lines.put(line)
-            process.wait()
+            with process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    self._lines.put(line)
             self._lines.put(None)
 
-        threading.Thread(target=pass_on, name="fl-app log", daemon=True).start()
+        self._reader = threading.Thread(target=pass_on, name="fl-app log", daemon=True)
+        self._reader.start()
 
     def _take(self, line: str) -> list[Record]:
         record = read_record(line)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fl_app.engines.superlink import find_free_port
 from tests.conftest import REPOSITORY, Outcome, read_outcome
+from tests.deployment.counting_proxy import CountingProxy
 from tests.integration.launcher import FL_APP, MARK, Launcher, new_launcher
 
 SCRIPTS = Path(sys.executable).parent
@@ -54,6 +55,7 @@ class Federation:
         self.tls = self.folder / "tls"
         self.port = find_free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.proxy = CountingProxy(self.port)
         self.superlink: subprocess.Popen[bytes] | None = None
         self.devices: list[Device] = []
         kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
@@ -106,7 +108,9 @@ class Federation:
     def register(self, device: Device) -> None:
         self.call("flwr", "supernode", "register", str(device.folder / "key.pub"), CONNECTION)
 
-    def start_device(self, device: Device, address: str = "", authority: Path | None = None) -> None:
+    def start_device(
+        self, device: Device, address: str = "", authority: Path | None = None
+    ) -> None:
         words = self._device_words(device, address, authority)
         device.process = self._spawn(words, device.folder)
 
@@ -167,6 +171,7 @@ class Federation:
 
     def close(self) -> None:
         """End everything that runs, and remove the folder."""
+        self.proxy.close()
         for number in self.launcher.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGTERM)
@@ -183,7 +188,7 @@ class Federation:
         self, device: Device, address: str = "", authority: Path | None = None
     ) -> list[str]:
         return [
-            *(str(DEPLOY / "supernode.sh"), str(device.folder), address or self.address),
+            *(str(DEPLOY / "supernode.sh"), str(device.folder), address or self.proxy.address),
             *(str(authority or self.tls / "ca.crt"), str(device.port), *device.config),
         ]
 

@@ -1,7 +1,5 @@
 """Whole runs on a SuperLink with TLS and five authenticated SuperNodes, all of them processes."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,12 @@ from tests.deployment.federation import Federation
 pytestmark = [pytest.mark.slow, pytest.mark.deployment]
 
 SIZES = ("num_clients=5", "num_rounds=5")
-SEARCH = ("strategy=dp_fts_de", "objective=synthetic", "randomness=secret")
+SEARCH = (
+    "strategy=dp_fts_de",
+    "objective=synthetic",
+    "objective.num_agents=5",
+    "randomness=secret",
+)
 METHODS = {
     "dp_fedpaq": ("strategy=dp_fedpaq", "randomness=seeded"),
     "niss": ("strategy=niss",),
@@ -39,3 +42,27 @@ def test_a_method_completes_its_rounds(
             assert {**row, "seconds": 0} == {**other, "seconds": 0}
     else:
         assert outcome.summary["randomness"] == "secret"
+
+
+def test_the_uplink_at_the_socket_is_what_the_run_reports(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """Payloads of 10 kB and of 1 MB: the slope is nearly one, what each message adds is bounded."""
+    points = []
+    for hidden in (33, 3333):
+        before = federation.proxy.sent
+        outcome = federation.run(
+            *("model=mlp", f"model.hidden={hidden}", "strategy.quantizer=none"),
+            *("num_clients=5", "num_rounds=2"),
+            folder=tmp_path / str(hidden),
+        )
+        points.append((outcome.summary["uplink_bytes_total"], federation.proxy.sent - before))
+    (small, small_sent), (large, large_sent) = points
+    messages = 2 * 5 + 5  # two rounds, and the question which client a device is
+    assert 9_000 < small / 10 < 11_000
+    assert 0.9e6 < large / 10 < 1.1e6
+    slope = (large_sent - small_sent) / (large - small)
+    intercept = (small_sent - slope * small) / messages
+    print(f"slope {slope:.4f}, intercept {intercept:.0f} bytes a message, points {points}")
+    assert 1.0 <= slope <= 1.05
+    assert 0.0 < intercept <= 64_000
