@@ -17,7 +17,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 [ ! -d "$here/.venv/bin" ] || PATH=$here/.venv/bin:$PATH
 # Each device unpacks the app's code in a folder of its own.
 export PATH FLWR_HOME=$folder/flwr
-export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+export PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
 mkdir -p "$FLWR_HOME" "$folder/state"

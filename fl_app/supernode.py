@@ -9,12 +9,8 @@ import subprocess
 import sys
 import tempfile
 
-from flwr.supernode.cli import flower_supernode
-
 from fl_app import warm_worker
 from fl_app.engines.flower_internals import shorten_waits
-
-POLL_SECONDS = 0.2
 
 
 def start_worker() -> None:
@@ -30,9 +26,9 @@ def start_worker() -> None:
 def main() -> None:
     """Run the SuperNode with the arguments of the command line."""
     sys.argv[0] = "flower-supernode"  # what its usage says
-    shorten_waits(POLL_SECONDS)
+    shorten_waits()
     start_worker()
-    flower_supernode()
+    warm_worker.find_command("flower-supernode")()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ app's code is in no process but the children, each of which loads the bundle of 
 
 import contextlib
 import importlib
+import importlib.metadata
 import os
-import random
 import select
 import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 COMMAND, ARGUMENTS = "flwr-clientapp", "arguments"
@@ -23,8 +24,8 @@ END = b"\n\0"
 LOOK_SECONDS = 1.0
 MOST_BYTES = 1 << 16
 LIBRARIES = (
-    *("flwr.supernode.cli", "flwr.clientapp", "numpy", "torch", "safetensors.numpy"),
-    *("scipy.linalg", "scipy.optimize", "scipy.special", "scipy.stats", "cryptography.x509"),
+    *("flwr.clientapp", "numpy", "torch", "safetensors.numpy", "cryptography.x509"),
+    *("scipy.linalg", "scipy.optimize", "scipy.special", "scipy.stats"),
 )
 
 
@@ -52,7 +53,15 @@ def main(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def find_command(name: str) -> Callable[[], object]:
+    """Return what an installed command calls."""
+    (found,) = importlib.metadata.entry_points(group="console_scripts", name=name)
+    command: Callable[[], object] = found.load()
+    return command
+
+
 def _import_libraries() -> None:
+    find_command(COMMAND)
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -82,15 +91,11 @@ def _answer(words: list[str], calls: int) -> None:
         os.close(calls)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        # No draw may be the same in two children.
-        random.seed()
-        import numpy as np
-
-        np.random.seed(None)  # noqa: NPY002 - the global generator, whoever uses it
-        from flwr.supernode.cli import flwr_clientapp
-
+        # Python's own global generator is seeded anew in each child; NumPy's is not by itself, and
+        # a user's code may draw from it.
+        importlib.import_module("numpy.random").seed()
         sys.argv = [COMMAND, *words]
-        flwr_clientapp()
+        find_command(COMMAND)()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

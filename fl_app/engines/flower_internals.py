@@ -14,6 +14,8 @@ from fl_app.errors import RunError
 
 SUPPORTED = "1.42"
 SERVER_NODE_ID = 1
+# Flower's own wait of an idle SuperNode; the first wait, and how it grows with the idle time.
+IDLE_SECONDS, LOOK_SECONDS, IDLE_SHARE = 3.0, 0.1, 0.1
 
 
 def check_flower_version() -> None:
@@ -60,20 +62,30 @@ def identify_process(run_id: int) -> None:
     TaskIdentity.task_id = 1
 
 
-def shorten_waits(seconds: float) -> None:
-    """Let the SuperNode of this process wait at most so long before it looks again.
+class ShortWaits:
+    """What a SuperNode's loop sleeps by: it looks soon, and less often the longer it is idle.
 
-    Its loop sleeps 3 s when no message was there, and half a second between looks for a reply.
+    Flower's sleeps 3 s whenever no message was there, and half a second between looks for a reply.
+    Here a message waits for at most a tenth of a second and a tenth of the idle time before it.
     """
+
+    def __init__(self) -> None:
+        self._idle_since = time.monotonic()
+
+    def sleep(self, wanted: float) -> None:
+        """Sleep, at most as long as Flower wants to."""
+        now = time.monotonic()
+        if wanted < IDLE_SECONDS:
+            self._idle_since = now
+        time.sleep(min(wanted, LOOK_SECONDS + IDLE_SHARE * (now - self._idle_since)))
+
+
+def shorten_waits() -> None:
+    """Let the SuperNode of this process look for messages as `ShortWaits` says."""
     from flwr.supernode import start_client_internal
 
-    class ShortWaits:
-        @staticmethod
-        def sleep(wanted: float) -> None:
-            time.sleep(min(wanted, seconds))
-
     check_flower_version()
-    start_client_internal.time = ShortWaits  # type: ignore[assignment,attr-defined]
+    start_client_internal.time = ShortWaits()  # type: ignore[assignment]
 
 
 def deliver(message: Message) -> Message:

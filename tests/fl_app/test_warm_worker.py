@@ -1,5 +1,6 @@
 """The command that stands for Flower's: its words arrive, and without the worker it is Flower's."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -14,18 +15,15 @@ from fl_app.warm_worker import _write_command
 WORDS = ["--token", "a b", "", "--path", "/x y/'z\"$HOME", "ü\nü"]
 # A worker whose libraries and whose command of Flower's are the test's.
 WORKER = """\
-import sys, types
+import random, sys
 sys.path.insert(0, {folder!r})
 import warm_worker
-cli = types.ModuleType("flwr.supernode.cli")
 def answer():
+    import numpy as np
     with open({out!r}, "a") as file:
-        file.write(repr(sys.argv) + "\\n")
-cli.flwr_clientapp = answer
-for name in ("flwr", "flwr.supernode"):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules["flwr.supernode.cli"] = cli
-warm_worker.LIBRARIES = ("json", "no_such_library")
+        file.write(repr((sys.argv, random.random(), np.random.random())) + "\\n")
+warm_worker.find_command = lambda name: answer
+warm_worker.LIBRARIES = ("numpy.random", "no_such_library")
 warm_worker.main(warm_worker.Path({worker!r}))
 """
 
@@ -63,8 +61,11 @@ def test_each_call_is_answered_by_a_process_of_its_own(worker, tmp_path: Path) -
     out = tmp_path / "out"
     while not out.exists() or len(out.read_text().splitlines()) < 20:
         time.sleep(0.02)
-    lines = sorted(out.read_text().splitlines())
-    assert lines == sorted(repr([warm_worker.COMMAND, *WORDS, str(number)]) for number in range(20))
+    told = [ast.literal_eval(line) for line in out.read_text().splitlines()]
+    expected = [[warm_worker.COMMAND, *WORDS, str(number)] for number in range(20)]
+    assert sorted(words for words, *_ in told) == sorted(expected)
+    # Children of one process, but no two draw the same.
+    assert len({first for _, first, _ in told}) == len({second for *_, second in told}) == 20
 
 
 def test_without_the_worker_the_command_is_flower_s_own(tmp_path: Path) -> None:
