@@ -12,12 +12,18 @@ from pathlib import Path
 
 from fl_app.engines.superlink import find_free_port
 from tests.conftest import REPOSITORY, Outcome, read_outcome
+from tests.deployment import pausing_supernode
 from tests.deployment.counting_proxy import CountingProxy
 from tests.integration.launcher import FL_APP, MARK, Launcher, new_launcher
 
 SCRIPTS = Path(sys.executable).parent
 DEPLOY = REPOSITORY / "deploy"
 CONNECTION = "dep"
+_NO_INSTALLS = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
 # Far beyond what is needed: how long things take depends on what else the machine does.
 PATIENCE = 600.0
 
@@ -114,6 +120,41 @@ class Federation:
         words = self._device_words(device, address, authority)
         device.process = self._spawn(words, device.folder)
 
+    def start_pausing_device(self, device: Device, pause: Path, point: str) -> None:
+        """Start a device that waits at a point until `pause` / "go on" exists; see the module."""
+        module = str(Path(pausing_supernode.__file__))
+        self._start_by(device, [sys.executable, module, str(pause), point])
+
+    def start_plain_device(self, device: Device) -> None:
+        """Start a device with Flower's own command."""
+        self._start_by(device, ["flower-supernode"])
+
+    def _start_by(self, device: Device, command: list[str]) -> None:
+        _, _, address, authority, port, *config = self._device_words(device)
+        home = device.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        words = [
+            *(*command, "--superlink", address, "--root-certificates", authority),
+            *("--auth-supernode-private-key", str(device.folder / "key")),
+            *("--host", "127.0.0.1", "--port", port, "--isolation", "subprocess"),
+            *("--node-config", f'state-dir="{device.folder}/state" {" ".join(config)}'),
+        ]
+        device.process = self._spawn(words, device.folder, {"FLWR_HOME": str(home)})
+
+    def kill(self, *words: str) -> None:
+        """Kill the processes whose command has all the words."""
+        numbers = self.find(*words)
+        assert numbers, f"no process with {words}"
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+    def kill_device(self, device: Device) -> None:
+        """Kill a device's SuperNode and everything that it started, at once."""
+        assert device.process is not None
+        os.killpg(device.process.pid, signal.SIGKILL)
+        device.process.wait()
+
     def wait_for_devices(self, count: int) -> None:
         self.wait_until(lambda: self.num_online() == count, f"{count} devices are connected")
 
@@ -199,11 +240,13 @@ class Federation:
         done = subprocess.run(words, env=self.environment, capture_output=True, cwd=self.folder)
         return b'"success": true' in done.stdout
 
-    def _spawn(self, words: list[str], folder: Path) -> "subprocess.Popen[bytes]":
+    def _spawn(
+        self, words: list[str], folder: Path, more: dict[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
         with folder.with_suffix(".log").open("ab") as log:
             return subprocess.Popen(
                 words,
-                env=self.environment,
+                env={**self.environment, **_NO_INSTALLS, **(more or {})},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
