@@ -123,9 +123,8 @@ def main() -> None:
             (folder / "latency.py").write_text(textwrap.dedent(APP))
             (folder / "pyproject.toml").write_text(PROJECT)
             for number in range(DEVICES):
-                device = federation.add_device(
-                    f"partition-id={number}", f"num-partitions={DEVICES}"
-                )
+                own = f"partition-id={number}"
+                device = federation.add_device(own, f"num-partitions={DEVICES}")
                 federation.register(device)
             for arm in ("flower", "fl_app"):
                 for device in federation.devices:

@@ -1,4 +1,4 @@
-"""The scripts and files in deploy/: they parse, say how they are used, and certify what they say."""
+"""The scripts and files in deploy/: they say how they are used, and certify what they say."""
 
 import configparser
 import datetime
