@@ -213,15 +213,14 @@ class Federation:
     def close(self) -> None:
         """End everything that runs, and remove the folder."""
         self.proxy.close()
-        for number in self.launcher.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGTERM)
-        deadline = time.monotonic() + 20.0
-        while self.launcher.processes() and time.monotonic() < deadline:
-            time.sleep(0.2)
+        # Until none is left: one may have started another meanwhile.
+        while numbers := self.launcher.processes():
+            for number in numbers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            time.sleep(0.1)
         for process in [self.superlink, *(device.process for device in self.devices)]:
             if process is not None:
-                process.kill()
                 process.wait()
         self.launcher.close()
 

@@ -16,7 +16,7 @@ def test_an_unregistered_device_is_refused(federation: Federation) -> None:
     process = stranger.process
     federation.wait_until(lambda: process.poll() is not None, "the stranger gives up")
     assert process.returncode != 0
-    assert "public key" in stranger.log
+    assert "Exit Code: 305" in stranger.log
     assert federation.num_online() == 5
 
 
