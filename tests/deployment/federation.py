@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fl_app.engines.superlink import find_free_port
@@ -148,6 +148,23 @@ class Federation:
         for number in numbers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
+
+    def bring_back(self, device: Device, start: Callable[[], None]) -> None:
+        """Start a device that was killed, again and again as a service manager does.
+
+        The SuperLink refuses it until it has noticed that its former connection is gone.
+        """
+        before = device.log.count("SuperNode ID:")
+        start()
+
+        def is_back() -> bool:
+            assert device.process is not None
+            if device.process.poll() is not None:
+                time.sleep(2.0)
+                start()
+            return device.log.count("SuperNode ID:") > before
+
+        self.wait_until(is_back, "the device is connected again")
 
     def kill_device(self, device: Device) -> None:
         """Kill a device's SuperNode and everything that it started, at once."""
