@@ -73,7 +73,12 @@ class BegunRun:
         if len(kept) < checkpoint.metrics_bytes or not kept.endswith(b"\n"):
             raise ConfigError("resume", str(metrics), "a file with all rounds of the checkpoint")
         _check_rows(metrics, kept, checkpoint)
-        if checkpoint.totals.get("updates") and not has_entries(folder):
+        devices = self.settings.engine.name == "deployment"
+        if checkpoint.totals.get("updates") and devices and has_entries(folder):
+            raise ConfigError(
+                "engine", "deployment", "the engine that the run began with: its clients were here"
+            )
+        if checkpoint.totals.get("updates") and not devices and not has_entries(folder):
             raise ConfigError(
                 "resume",
                 str(self.folder),

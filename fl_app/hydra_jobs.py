@@ -239,6 +239,10 @@ def execute(
             from fl_app.engines.flower import run_simulation
 
             run_simulation(settings, folder, resume)
+        elif settings.engine.name == "deployment":
+            from fl_app.engines.deployment import run_deployment
+
+            run_deployment(settings, folder, resume)
         else:
             from fl_app.client_app import CLIENT_APP, STATE_KEY
             from fl_app.client_app import app as client_app

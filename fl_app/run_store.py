@@ -108,8 +108,7 @@ class RunStore:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one round to metrics.jsonl; numbers that are not finite become null."""
         line = json.dumps({key: _finite(value) for key, value in row.items()}, allow_nan=False)
-        with self._writing(), (self.folder / METRICS_FILE).open("a") as file:
-            file.write(line + "\n")
+        self._append(METRICS_FILE, line + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return what metrics.jsonl holds, those of earlier rounds of a resumed run too."""
@@ -120,8 +119,7 @@ class RunStore:
     def append_queries(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append what agents queried in a round to queries.jsonl (seeded runs only)."""
         lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
-        with self._writing(), (self.folder / QUERIES_FILE).open("a") as file:
-            file.writelines(lines)
+        self._append(QUERIES_FILE, "".join(lines))
 
     def read_queries(self, last_round: int) -> list[dict[str, Any]]:
         """Return what queries.jsonl holds up to a round; later rows, and half a one, are removed.
@@ -178,6 +176,10 @@ class RunStore:
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         whole = {"format_version": FORMAT_VERSION, **content}
         self._write(name, json.dumps(whole, indent=2, allow_nan=False) + "\n")
+
+    def _append(self, name: str, text: str) -> None:
+        with self._writing(), (self.folder / name).open("a") as file:
+            file.write(text)
 
     def _write(self, name: str, text: str) -> None:
         """Write a file, all or nothing: a reader never sees half of it."""

@@ -19,6 +19,8 @@ from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION, S
 from fl_app.data import DataError, load_dataset
 from fl_app.device_state import create_state
 from fl_app.engines.outcome import Outcome, write_outcome
+from fl_app.engines.prompt_grid import PromptGrid
+from fl_app.engines.submitted_run import FOLDER, OUTCOME, ToldStore, is_marked, print_record
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun
@@ -53,6 +55,8 @@ def main(grid: Grid, context: Context) -> None:
     finally:
         if outcome_file := str(context.run_config.get("outcome-file") or ""):
             write_outcome(Path(outcome_file), Outcome(failure))
+        if context.run_config.get("mark"):
+            print_record(OUTCOME, failure or "")
         if not context.run_config.get("settings"):
             print(f"fl-app: {failure or f'done; the folder of the run is {folder}'}")
 
@@ -63,14 +67,20 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     if begun is not None and begun.is_finished:
         return begun.folder
     settings, given = (begun.settings, True) if begun else read_settings(run_config)
-    if settings.engine.name == "simulation" and not hasattr(grid, "partition_ids"):
+    devices = settings.engine.name == "deployment"
+    if devices:
+        grid = PromptGrid(grid)
+    elif settings.engine.name == "simulation" and not hasattr(grid, "partition_ids"):
         grid = WorkerWatch(grid)
-    store = RunStore(begun.folder if begun else read_folder(run_config, run_id), bool(begun))
+    kind = ToldStore if run_config.get("mark") else RunStore
+    store = kind(begun.folder if begun else read_folder(run_config, run_id), bool(begun))
+    if kind is ToldStore:
+        print_record(FOLDER, str(store.folder))
     with contextlib.closing(store), _log_to(store.folder / LOG_FILE):
         checkpoint = begun.read_checkpoint() if begun else None
         create_state(store.checkpoints)
-        told = None if run_config.get(STATE_KEY) else store.checkpoints
-        client_ids = read_client_ids(grid, settings.num_clients if given else None, told)
+        told = None if devices or run_config.get(STATE_KEY) else store.checkpoints
+        client_ids = read_client_ids(grid, settings.num_clients if given else None, told, devices)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
         stop = str(run_config.get("stop-file") or "")
         run = _build_run(
@@ -83,7 +93,7 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
         reached = "best_value_mean" if settings.search else "test_accuracy"
         what = reached.replace("_", " ")
         _log.info("%s %s, epsilon %s", what, summary[reached], summary["epsilon"])
-        if not run_config.get("settings"):
+        if not run_config.get("settings") or str(store.folder) != run_config["output-dir"]:
             leave_report(store.folder)
     return store.folder
 
@@ -122,7 +132,10 @@ def find_begun_run(run_config: Mapping[str, Any]) -> BegunRun | None:
     """
     if run_config.get("resume"):
         settings, _ = read_settings(run_config)
-        return BegunRun(Path(str(run_config["output-dir"])), settings)
+        folder, mark = Path(str(run_config["output-dir"])), str(run_config.get("mark") or "")
+        if mark and not is_marked(folder, mark):
+            raise RunError(f"the SuperLink's machine does not see {folder}, or cannot write there")
+        return BegunRun(folder, settings)
     overrides = _split(str(run_config.get("overrides") or ""))
     if not any(word.lstrip("+").startswith("resume=") for word in overrides):
         return None
@@ -210,6 +223,8 @@ def _split(overrides: str) -> list[str]:
 
 def _as_simulation(settings: RunSettings) -> RunSettings:
     """Name the engine: what Flower starts by itself is never the in-process one."""
+    if settings.engine.name == "deployment":
+        return settings
     engine = dataclasses.replace(settings.engine, name="simulation")
     return dataclasses.replace(settings, engine=engine)
 
@@ -217,13 +232,15 @@ def _as_simulation(settings: RunSettings) -> RunSettings:
 def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
     """Return the run's folder: ``output-dir``, by default a new one under FLWR_HOME.
 
+    A launcher's folder is used only if it is the same here: it may be on another machine.
+
     Raises
     ------
     ConfigError
         If ``output-dir`` is not absolute: this process's working folder is Flower's choice.
     """
-    given = str(run_config.get("output-dir") or "")
-    if not given:
+    given, mark = str(run_config.get("output-dir") or ""), str(run_config.get("mark") or "")
+    if not given or (mark and not is_marked(Path(given), mark)):
         home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
         folder = default_folder(home / "fl-app")
         return folder.with_name(f"{folder.name}-{run_id}")
@@ -233,7 +250,10 @@ def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
 
 
 def read_client_ids(
-    grid: Grid, expected: int | None, state_folder: Path | None = None
+    grid: Grid,
+    expected: int | None,
+    state_folder: Path | None = None,
+    devices: bool = False,
 ) -> dict[int, int]:
     """Return node id -> partition number of all nodes.
 
@@ -245,6 +265,9 @@ def read_client_ids(
         How many nodes there must be; None: as many as the nodes say there are partitions.
     state_folder : Path or None
         Where the nodes that are asked shall keep their states, if they run on this machine.
+    devices : bool
+        Whether the nodes are devices: there may be more than expected, all of which take part, and
+        a device need not know how many there are.
 
     Raises
     ------
@@ -259,14 +282,14 @@ def read_client_ids(
     if expected is None:
         # Nodes connect one by one, so the number found at first says nothing.
         first = _wait_for_nodes(grid, 1)[:1]
-        expected = next(iter(_ask_nodes(grid, first, state_folder).values()))[1]
+        expected = next(iter(_ask_nodes(grid, first, state_folder).values()))[1] or 1
     nodes = _wait_for_nodes(grid, expected)
-    if len(nodes) != expected:
+    if len(nodes) != expected and not devices:
         raise ConfigError("num_clients", expected, f"the number of connected nodes, {len(nodes)}")
     answers = _ask_nodes(grid, nodes, state_folder)
     found = {node: partition for node, (partition, _) in answers.items()}
-    partitions = {count for _, count in answers.values()}
-    if sorted(found.values()) != list(range(len(nodes))) or partitions != {len(nodes)}:
+    partitions = {count for _, count in answers.values() if count or not devices}
+    if sorted(found.values()) != list(range(len(nodes))) or partitions - {len(nodes)}:
         raise RunError(
             f"{len(nodes)} nodes hold the partitions {sorted(found.values())} of "
             f"{sorted(partitions)}; each of 0 to {len(nodes) - 1} is needed once"
@@ -299,7 +322,7 @@ def _ask_nodes(
                 answer = reply.content["config"]
                 answers[reply.metadata.src_node_id] = (
                     int(answer[PARTITION_KEY]),  # type: ignore[arg-type]
-                    int(answer[NUM_PARTITIONS_KEY]),  # type: ignore[arg-type]
+                    int(answer.get(NUM_PARTITIONS_KEY) or 0),  # type: ignore[arg-type]
                 )
         if missing := min(begin + NODES_AT_ONCE, len(nodes)) - len(answers):
             raise RunError(

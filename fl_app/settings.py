@@ -32,14 +32,20 @@ class EngineSettings:
     Attributes
     ----------
     name : str
-        ``in_process`` or ``simulation`` (Flower's simulation runtime).
+        ``in_process``, ``simulation`` (Flower's simulation runtime) or ``deployment`` (devices).
     workers : int
         Clients that work at the same time: 1 in the command's own process, more in as many
         processes.
+    superlink : str or None
+        The SuperLink's name in Flower's configuration (deployment).
+    ray_address : str or None
+        A running Ray cluster, ``HOST:PORT`` (simulation); None: one is started for the run.
     """
 
-    name: Literal["in_process", "simulation"] = "in_process"
+    name: Literal["in_process", "simulation", "deployment"] = "in_process"
     workers: int = 1
+    superlink: str | None = None
+    ray_address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class RunSettings:
             _require(key, value, value is None or value >= 1, "an integer >= 1")
         _require("min_replies", self.min_replies, self.min_replies >= 1, "an integer >= 1")
         _require("round_timeout", self.round_timeout, self.round_timeout > 0, "seconds > 0")
-        _require("engine.workers", self.engine.workers, self.engine.workers >= 1, "an integer >= 1")
+        _check_engine(self.engine)
         for key in ("loss_rate", "late_rate", "drop_after_ready"):
             rate = getattr(self.faults, key)
             _require(f"faults.{key}", rate, 0.0 <= rate <= 1.0, "a number in [0, 1]")
@@ -244,6 +250,16 @@ class RunSettings:
 def _require(key: str, value: object, holds: bool, allowed: str) -> None:
     if not holds:
         raise ConfigError(key, value, allowed)
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    _require("engine.workers", engine.workers, engine.workers >= 1, "an integer >= 1")
+    if engine.name == "deployment":
+        rule = f"1 with engine={engine.name}"
+        _require("engine.workers", engine.workers, engine.workers == 1, rule)
+    for key, name in (("superlink", "deployment"), ("ray_address", "simulation")):
+        value, rule = getattr(engine, key), f"text with engine={name}, else null"
+        _require(f"engine.{key}", value, value is None or (value and engine.name == name), rule)
 
 
 def _require_seed(key: str, value: int) -> None:

@@ -51,13 +51,13 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
     store = RunStore(folder, resume)
     # Writing is the ServerApp's part from here on.
     store.close()
-    with own_superlink() as superlink:
+    with own_superlink(settings.engine.ray_address) as superlink:
         home = superlink.home
         write_bundle(home / "bundle")
         outcome, stop, log = home / "outcome.json", home / "stop", home / "flower.log"
         run_config = home / "run.toml"
         run_config.write_text(
-            _to_toml(
+            to_toml(
                 {
                     "settings": settings.to_json(),
                     "output-dir": str(store.folder),
@@ -94,11 +94,14 @@ def describe_resources(settings: RunSettings, num_gpus: int) -> str:
     if num_gpus:
         # Rounded down: shares that add up to more than a GPU would leave a worker out.
         share = math.floor(1000 / math.ceil(workers / num_gpus)) / 1000
-    return (
+    resources = (
         f"num-supernodes={settings.num_clients} client-resources-num-cpus=1 "
-        f"client-resources-num-gpus={share} init-args-num-cpus={workers} "
-        f"init-args-num-gpus={num_gpus}"
+        f"client-resources-num-gpus={share}"
     )
+    # A cluster that is there already has the resources that it has: one client for each CPU.
+    if settings.engine.ray_address is not None:
+        return resources
+    return f"{resources} init-args-num-cpus={workers} init-args-num-gpus={num_gpus}"
 
 
 def _wait_for_outcome(superlink: SuperLink, run: subprocess.Popen[bytes], outcome: Path) -> bool:
@@ -125,6 +128,6 @@ def _keep_logs(superlink: SuperLink, run: subprocess.Popen[bytes], log: Path, ta
         file.write(f"\nThe end of the SuperLink's log:\n{tail}\n")
 
 
-def _to_toml(values: dict[str, str | bool]) -> str:
+def to_toml(values: dict[str, str | bool]) -> str:
     """Return a TOML document; JSON's strings, with characters as they are, are TOML's."""
     return "".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items())

@@ -73,10 +73,15 @@ class SuperLink:
 
 
 @contextmanager
-def own_superlink() -> Iterator[SuperLink]:
+def own_superlink(ray_address: str | None = None) -> Iterator[SuperLink]:
     """Start a SuperLink for simulation; end all its processes and remove its files afterwards.
 
     A guardian does the cleaning, so that it is done when this process is killed, too.
+
+    Parameters
+    ----------
+    ray_address : str or None
+        A Ray cluster that is joined, and stays; None: Ray is started for the run alone.
 
     Raises
     ------
@@ -96,7 +101,7 @@ def own_superlink() -> Iterator[SuperLink]:
     )
     superlink = None
     try:
-        superlink = _start_superlink(home, ray_folder)
+        superlink = _start_superlink(home, ray_folder, ray_address)
         yield superlink
     finally:
         keeper.communicate()
@@ -130,8 +135,11 @@ def find_command(name: str, environment: Mapping[str, str]) -> str:
     return found
 
 
-def _start_superlink(home: Path, ray_folder: Path) -> SuperLink:
+def _start_superlink(home: Path, ray_folder: Path, ray_address: str | None) -> SuperLink:
     environment = _make_environment(home, ray_folder)
+    if ray_address is not None:
+        # Ray's own variable: Flower has no other way to name a cluster.
+        environment["RAY_ADDRESS"] = ray_address
     for _ in range(START_ATTEMPTS):
         port = find_free_port()
         (home / "config.toml").write_text(

@@ -248,8 +248,11 @@ def test_a_run_whose_folder_is_named_by_a_number_or_with_spaces(fl_app, break_af
         (["strategy=fedavg"], "strategy: 'fedavg'; allowed: engine.*"),
         (["faults.seed=2"], "faults.seed: '2'; allowed: engine.*"),
         (["engine.workers=0"], "engine.workers: 0; allowed: an integer >= 1"),
-        (["engine=other"], "engine: 'other'; allowed: in_process, simulation"),
-        (["engine.name=other"], "engine.name: 'other'; allowed: in_process or simulation"),
+        (["engine=other"], "engine: 'other'; allowed: deployment, in_process, simulation"),
+        (
+            ["engine.name=other"],
+            "engine.name: 'other'; allowed: in_process or simulation or deployment",
+        ),
         (["hydra.run.dir=elsewhere"], "hydra.run.dir: "),
         (["-m"], "resume: 'run'; allowed: one run, without -m"),
         (["-m", "seed=1,2"], "resume: 'run'; allowed: one run, without -m"),

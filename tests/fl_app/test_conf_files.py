@@ -79,6 +79,8 @@ def test_every_experiment_composes_by_itself_and_with_every_other_file(experimen
     for group in (*strategies, "data", "model", "engine"):
         for name in TRAININGS if group == "strategy" else GROUPS[group]:
             path = ["model.path=package.module:build"] if (group, name) == ("model", "user") else []
+            # A loss on the clients' data is of seeded runs only.
+            path += ["randomness=seeded"] if name == "deployment" else []
             made = compose_settings([f"experiment={experiment}", f"{group}={name}", *path])
             chosen = getattr(made, group)
             # A label of the experiment's own stands for the strategy's.

@@ -313,7 +313,7 @@ def test_workers_share_the_gpus(workers: int, gpus: int, share: float) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")))
 def test_any_text_survives_the_run_s_configuration(text: str) -> None:
-    assert tomllib.loads(flower._to_toml({"settings": text, "b": ""})) == {
+    assert tomllib.loads(flower.to_toml({"settings": text, "b": ""})) == {
         "settings": text,
         "b": "",
     }

@@ -116,6 +116,6 @@ def test_the_app_s_entry_points_and_its_configuration_exist() -> None:
         assert f"\n{name} = " in source
     # Whatever the entry points and the launcher name, Flower accepts only what is listed.
     public = {"overrides", "output-dir"}
-    launcher = {"settings", "outcome-file", "state-dir", "stop-file", "resume"}
+    launcher = {"settings", "outcome-file", "state-dir", "stop-file", "resume", "mark"}
     assert set(project["config"]) == public | launcher
     assert not any(project["config"].values())

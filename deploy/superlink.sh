@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# usage: superlink.sh CERTIFICATES FOLDER [HOST [PORT]]
+# Runs a SuperLink with TLS that knows its devices by their keys, at HOST:PORT (default
+# 127.0.0.1:9093; 0.0.0.0 for other machines). Its runs, registered devices and results are in
+# FOLDER, so it can be stopped and started again.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+certificates=$(cd "$1" && pwd)
+mkdir -p "$2"
+folder=$(cd "$2" && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
+[ ! -d "$here/.venv/bin" ] || PATH=$here/.venv/bin:$PATH
+export PATH FLWR_HOME=$folder/flwr
+export PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
+mkdir -p "$FLWR_HOME"
+cd "$folder"
+exec flower-superlink --host "${3:-127.0.0.1}" --port "${4:-9093}" \
+    --ssl-ca-certfile "$certificates/ca.crt" --ssl-certfile "$certificates/superlink.crt" \
+    --ssl-keyfile "$certificates/superlink.key" --enable-supernode-auth \
+    --isolation subprocess --disable-runtime-dependency-installation \
+    --database "$folder/state.db"

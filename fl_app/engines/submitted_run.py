@@ -1,0 +1,111 @@
+"""What a run on a SuperLink tells its launcher, which may be on another machine.
+
+Flower carries nothing back but the log of the ServerApp, so the ServerApp prints what it writes to
+the run's folder, a record in each line. A folder that both sides see is written at once.
+"""
+
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from fl_app.run_store import (
+    BEST_POINT_FILE,
+    CONFIG_FILE,
+    METRICS_FILE,
+    PRIVACY_FILE,
+    SHARED_FUNCTION_FILE,
+    SUMMARY_FILE,
+    RunStore,
+)
+
+PREFIX = "fl-app-record: "
+MARK_FILE = ".submitted"
+FOLDER, OUTCOME = "folder", "outcome"
+# No name that the log brings is used as a file's unless it is one of these.
+FILES = (
+    *(CONFIG_FILE, METRICS_FILE, PRIVACY_FILE, SUMMARY_FILE),
+    *(BEST_POINT_FILE, SHARED_FUNCTION_FILE),
+)
+
+
+class Record(NamedTuple):
+    """A line of the ServerApp's for the launcher.
+
+    Attributes
+    ----------
+    kind : str
+        ``folder`` (the text is the run's folder where the ServerApp runs), ``outcome`` (why the
+        run failed, empty if it is complete), or one of `FILES` (what was written or appended).
+    text : str
+    """
+
+    kind: str
+    text: str
+
+
+def print_record(kind: str, text: str) -> None:
+    """Print a record, as a line that nothing else printed can divide."""
+    sys.stdout.write(f"{PREFIX}{json.dumps({'kind': kind, 'text': text})}\n")
+    sys.stdout.flush()
+
+
+def read_record(line: str) -> Record | None:
+    """Return the record in a line of the log; None if it holds none."""
+    _, found, text = line.partition(PREFIX)
+    if not found:
+        return None
+    try:
+        values = json.loads(text)
+        record = Record(values["kind"], values["text"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    known = record.kind in (FOLDER, OUTCOME, *FILES) and isinstance(record.text, str)
+    return record if known else None
+
+
+class ToldStore(RunStore):
+    """A run's folder whose results are printed as records as well."""
+
+    def _append(self, name: str, text: str) -> None:
+        super()._append(name, text)
+        _tell(name, text)
+
+    def _write(self, name: str, text: str) -> None:
+        super()._write(name, text)
+        _tell(name, text)
+
+
+class RebuiltStore(RunStore):
+    """The launcher's folder of a run whose own folder is on another machine."""
+
+    def take(self, record: Record) -> None:
+        """Write or append what a record of one of `FILES` holds."""
+        if record.kind == METRICS_FILE:
+            self._append(record.kind, record.text)
+        elif record.kind in FILES:
+            self._write(record.kind, record.text)
+
+
+def _tell(name: str, text: str) -> None:
+    if name in FILES:
+        print_record(name, text)
+
+
+def mark_folder(folder: Path) -> str:
+    """Leave a random word in a folder; return it."""
+    mark = secrets.token_hex(16)
+    (folder / MARK_FILE).write_text(mark, encoding="utf-8")
+    return mark
+
+
+def is_marked(folder: Path, mark: str) -> bool:
+    """Return whether a path leads to the folder in which the word was left, and can be written."""
+    try:
+        return (folder / MARK_FILE).read_text(encoding="utf-8") == mark and os.access(
+            folder, os.W_OK
+        )
+    except (OSError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,35 @@
+"""Flower's SuperNode, as a device starts it: ``python -m fl_app.supernode``, same arguments.
+
+It looks for messages several times a second (``flower-supernode``: every 3 seconds), and a worker
+that has the libraries loaded spares it most of the start of a process for each message.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from fl_app import warm_worker
+from fl_app.engines.flower_internals import shorten_waits
+
+
+def start_worker() -> None:
+    """Start the worker, and let it answer for Flower's command in processes started from here.
+
+    It ends by itself when this process has ended.
+    """
+    folder = tempfile.mkdtemp(prefix="fl-app-worker-")
+    subprocess.Popen([sys.executable, "-I", warm_worker.__file__, folder])
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def main() -> None:
+    """Run the SuperNode with the arguments of the command line."""
+    sys.argv[0] = "flower-supernode"  # what its usage says
+    shorten_waits()
+    start_worker()
+    warm_worker.find_command("flower-supernode")()
+
+
+if __name__ == "__main__":
+    main()
