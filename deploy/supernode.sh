@@ -20,8 +20,10 @@ export PATH FLWR_HOME=$folder/flwr
 export PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
-mkdir -p "$FLWR_HOME" "$folder/state"
+mkdir -p "$FLWR_HOME"
 if [ ! -e "$folder/key" ]; then
+    # Once: a folder that was lost later must not come back empty, with nothing spent.
+    mkdir -p "$folder/state"
     ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$folder/key"
     echo "made a key: register $folder/key.pub (flwr supernode register), then start this again"
     exit 0

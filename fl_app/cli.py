@@ -151,7 +151,9 @@ def _ledger(words: list[str], debug: bool) -> int:
         raise ConfigError("ledger", " ".join(words), "RUN, a run's folder, or --state-dir DIR")
     folder = Path(words[1]) if given else Path(words[0]) / CHECKPOINT_FOLDER
     if not (folder / STATE_FILE).is_file():
-        raise ConfigError("ledger", words[1 if given else 0], f"a folder with {STATE_FILE}")
+        raise ConfigError(
+            "ledger", words[1 if given else 0], f"a folder with {folder / STATE_FILE}"
+        )
     if not given:
         print_tables(ledger_table(list_entries(folder)))
         return 0

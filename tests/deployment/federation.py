@@ -133,6 +133,7 @@ class Federation:
         _, _, address, authority, port, *config = self._device_words(device)
         home = device.folder / "flwr"
         home.mkdir(exist_ok=True)
+        (device.folder / "state").mkdir(mode=0o700, exist_ok=True)
         words = [
             *(*command, "--superlink", address, "--root-certificates", authority),
             *("--auth-supernode-private-key", str(device.folder / "key")),
