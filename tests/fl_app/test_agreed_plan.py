@@ -25,9 +25,10 @@ from tests.niss.hostile_server import Device, HostileServer, Wiretap, make_devic
 from tests.niss.judge import assert_hidden, judge
 
 SIZE = 20_000
+# Two uploads: after the last of its plan a client forgets its keys, which the judge needs.
 SETTINGS = (
     *("strategy=niss", "num_clients=10", "strategy.min_ready=9", "strategy.colluding_fraction=0.3"),
-    *("randomness=secret", "strategy.target_epsilon=1", "strategy.max_participations=1"),
+    *("randomness=secret", "strategy.target_epsilon=1", "strategy.max_participations=2"),
     *("strategy.unit=client", "strategy.sensitivity=whole_update"),
 )
 FEW = {"min_ready": 3, "max_ready": 3}
@@ -50,6 +51,8 @@ class AppDevice(Device):
 
     def answer(self, message: Message, **options: Any) -> Message:
         task = LocalTask(self.settings, self.number, 10, self.state, self.trust)
+        # As if it were: a model that it cannot train would be refused before anything is sent.
+        task.num_records_for = lambda _: task.num_records()  # type: ignore[method-assign]
         return METHODS["niss"].train(deliver(message), self.context, task)
 
 
@@ -57,7 +60,7 @@ def make_server(**changes: Any) -> HostileServer:
     settings = compose_settings(list(SETTINGS))
     planned, _ = plan_run(
         build_strategy(settings).parameters,  # type: ignore[arg-type]
-        CohortPlan(max_participations=1),
+        CohortPlan(max_participations=2),
         Participation(num_rounds=1, num_clients=10),
         9,
     )

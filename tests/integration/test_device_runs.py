@@ -168,4 +168,4 @@ def test_the_ledger_of_a_device_is_printed(
         str(devices[0].folder), "max-epsilon=0"
     )
     assert "allowed: max-epsilon=..., max-delta=..." in ledger(str(devices[0].folder), "epsilon=3")
-    assert "a folder with devices.sqlite" in ledger(str(tmp_path))
+    assert f"a folder with {tmp_path / 'devices.sqlite'}" in ledger(str(tmp_path))
