@@ -114,13 +114,11 @@ class SearchRun(RecordedRun):
         if (function := self._shared_function(arrays)) is not None:
             self._store.write_shared_function(function)
         best = [row["best_value"] for row in agents]
-        totals = self._totals
-        sent = totals["update_bytes"] / (4 * self._search.parameters.num_random_features)
         return {
             "num_parameters": None,
             "test_accuracy": None,
             "test_loss": None,
-            "uplink_bits_per_parameter": 32.0 if sent else None,
+            "uplink_bits_per_parameter": 32.0 if self._totals["update_bytes"] else None,
             "objective": settings.objective.name,
             "control": settings.search.control,
             "best_value_mean": float(np.mean(best)) if best else None,
