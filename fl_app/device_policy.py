@@ -13,7 +13,6 @@ from typing import Any
 
 from fl_app.data.sources import SOURCES
 from fl_app.device_trust import IDENTITY_KEY, TRUSTED_KEY, read_device_trust
-from fl_app.engines.client_node import SIMULATED_KEY
 from fl_app.errors import ConfigError, unknown_key
 from fl_app.import_path import check_import_path
 from fl_app.settings import RunSettings
@@ -25,6 +24,8 @@ STATE_KEY, DATA_KEY = "state-dir", "data-path"
 MAX_EPSILON_KEY, MAX_DELTA_KEY = "max-epsilon", "max-delta"
 UNIT_KEY, NOISE_KEY, SEEDED_KEY = "unit", "min-noise-multiplier", "allow-seeded"
 STRATEGIES_KEY, CODE_KEY = "allowed-strategies", "allowed-code"
+# In the node configuration of a simulated client.
+SIMULATED_KEY = "simulated"
 STRATEGIES = ("dp_fedpaq", "niss", "dp_fts_de")
 _KEYS = (
     *(PARTITION_KEY, NUM_PARTITIONS_KEY, STATE_KEY, DATA_KEY, MAX_EPSILON_KEY, MAX_DELTA_KEY),

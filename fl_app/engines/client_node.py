@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_app.device_policy import SIMULATED_KEY
 from fl_app.engines.flower_internals import copy_records, deliver
 
 RUN_ID = 1
 FIRST_NODE_ID = 1_000_000
-# In the node configuration of a simulated client.
-SIMULATED_KEY = "simulated"
 # Flower's error codes.
 CLIENT_APP_RAISED, NODE_UNAVAILABLE = 2, 5
 
