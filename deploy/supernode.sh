@@ -3,9 +3,10 @@
 # Runs a device: it connects to SUPERLINK (HOST:PORT), whose certificate CA (ca.crt) has signed.
 # FOLDER holds the device's key and state; if there is no key, this makes one and ends, because its
 # .pub must be registered first. PORT (default 9094) is for the device's own processes. KEY=VALUE is
-# the owner's policy, and partition-id; text needs quotes of its own: data-path='"/data"'.
+# the owner's policy, and partition-id; text needs quotes of its own: data-path='"/data"'. If there is
+# FOLDER/trusted.yaml, whose lines fl-app sign prints, only code signed by one of its keys is run.
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 umask 077
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -29,6 +30,8 @@ if [ ! -e "$folder/key" ]; then
     exit 0
 fi
 cd "$folder"
-exec python -m fl_app.supernode --superlink "$superlink" --root-certificates "$authority" \
+trusted=()
+[ ! -e trusted.yaml ] || trusted=(--trusted-entities "$folder/trusted.yaml")
+exec python -m fl_app.supernode "${trusted[@]}" --superlink "$superlink" --root-certificates "$authority" \
     --auth-supernode-private-key "$folder/key" --host 127.0.0.1 --port "$port" \
     --isolation subprocess --node-config "state-dir=\"$folder/state\" $*"

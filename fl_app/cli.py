@@ -1,4 +1,4 @@
-"""The command line: fl-app run | evaluate | report | ledger | list."""
+"""The command line: fl-app run | evaluate | report | ledger | sign | list."""
 
 import logging
 import os
@@ -20,6 +20,7 @@ usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over com
        fl-app ledger RUN                     show what was taken from each client of a run
        fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]
                                              show what all runs have taken from a device
+       fl-app sign KEY FOLDER                sign the code that is installed here, for devices
        fl-app list [strategies|data|models|objectives|experiments]
 
   --debug               show tracebacks
@@ -88,6 +89,7 @@ def _dispatch(words: list[str], debug: bool) -> int:
         "evaluate": _evaluate,
         "report": _report,
         "ledger": _ledger,
+        "sign": _sign,
         "list": _list,
     }
     first = words[0] if words else "run"
@@ -167,6 +169,17 @@ def _ledger(words: list[str], debug: bool) -> int:
         raise ConfigError("ledger", min(unknown), f"{MAX_EPSILON_KEY}=..., {MAX_DELTA_KEY}=...")
     most = read_limit(limits, MAX_EPSILON_KEY), read_limit(limits, MAX_DELTA_KEY, below=1.0)
     print_tables(spending_table(spend_by_run(list_releases(folder)), *most))
+    return 0
+
+
+def _sign(words: list[str], debug: bool) -> int:
+    if len(words) != 2:
+        raise ConfigError("sign", " ".join(words), "KEY FOLDER")
+    from fl_app.engines.signed_bundle import sign_bundle
+
+    signature = sign_bundle(Path(words[1]), Path(words[0]))
+    # A line of a device's file of trusted signers, which is YAML.
+    print(f'"{signature.signer}": "{signature.public_key}"')
     return 0
 
 

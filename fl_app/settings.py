@@ -38,6 +38,8 @@ class EngineSettings:
         processes.
     superlink : str or None
         The SuperLink's name in Flower's configuration (deployment).
+    signed : bool
+        Whether the signed bundle on the SuperLink is run, and not the code here (deployment).
     ray_address : str or None
         A running Ray cluster, ``HOST:PORT`` (simulation); None: one is started for the run.
     """
@@ -45,6 +47,7 @@ class EngineSettings:
     name: Literal["in_process", "simulation", "deployment"] = "in_process"
     workers: int = 1
     superlink: str | None = None
+    signed: bool = False
     ray_address: str | None = None
 
 
@@ -257,6 +260,8 @@ def _check_engine(engine: EngineSettings) -> None:
     if engine.name == "deployment":
         rule = f"1 with engine={engine.name}"
         _require("engine.workers", engine.workers, engine.workers == 1, rule)
+    rule = "true or false with engine=deployment, else false"
+    _require("engine.signed", engine.signed, engine.name == "deployment" or not engine.signed, rule)
     for key, name in (("superlink", "deployment"), ("ray_address", "simulation")):
         value, rule = getattr(engine, key), f"text with engine={name}, else null"
         _require(f"engine.{key}", value, value is None or (value and engine.name == name), rule)

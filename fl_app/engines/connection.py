@@ -49,9 +49,9 @@ class Connection:
             raise RunError(f"SuperLink {self._name}: {' '.join(reason.split())[-MOST_CHARACTERS:]}")
         return answer
 
-    def start_run(self, bundle: Path, run_config: Path) -> str:
-        """Submit a run; return its number."""
-        answer = self.ask("run", str(bundle), self._name, "--run-config", str(run_config))
+    def start_run(self, app: str, run_config: Path) -> str:
+        """Submit a run of a bundle's folder, or of ``@account/app``; return its number."""
+        answer = self.ask("run", app, self._name, "--run-config", str(run_config))
         return str(answer["run-id"])
 
     def status(self, run: str) -> str:

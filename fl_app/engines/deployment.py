@@ -13,6 +13,7 @@ from pathlib import Path
 from fl_app.engines.bundle import write_bundle
 from fl_app.engines.connection import Connection, RunLog
 from fl_app.engines.flower import to_toml
+from fl_app.engines.signed_bundle import name_app
 from fl_app.engines.submitted_run import (
     FOLDER,
     MARK_FILE,
@@ -89,7 +90,9 @@ def _submit(connection: Connection, settings: RunSettings, folder: Path, resume:
             ),
             encoding="utf-8",
         )
-        return connection.start_run(bundle, run_config)
+        # The SuperLink has the signed code of that name and version; this code says the name only.
+        app = name_app(bundle) if settings.engine.signed else str(bundle)
+        return connection.start_run(app, run_config)
 
 
 class _Follower:

@@ -73,6 +73,7 @@ class Federation:
             "FLWR_HOME": str(self.home),
             "OMP_NUM_THREADS": "1",
             "no_proxy": "127.0.0.1,localhost",
+            "FL_APP_HUB_PORT": str(find_free_port()),
             MARK: self.launcher.mark,
         }
         self.call(str(DEPLOY / "certificates.sh"), str(self.tls))
@@ -273,15 +274,22 @@ class Federation:
 
 
 @contextlib.contextmanager
-def start_federation(num_devices: int, *config: str) -> Iterator[Federation]:
-    """Start a SuperLink and registered devices; leave nothing behind."""
+def start_federation(
+    num_devices: int, *config: str, prepare: Callable[[Federation], None] | None = None
+) -> Iterator[Federation]:
+    """Start a SuperLink and registered devices; leave nothing behind.
+
+    `prepare` is called when the devices have their folders, before they are started.
+    """
     federation = Federation()
     try:
         federation.start_superlink()
         for number in range(num_devices):
             own = [f"partition-id={number}", f"num-partitions={num_devices}"]
-            device = federation.add_device(*own, *config)
-            federation.register(device)
+            federation.register(federation.add_device(*own, *config))
+        if prepare is not None:
+            prepare(federation)
+        for device in federation.devices:
             federation.start_device(device)
         federation.wait_for_devices(num_devices)
         yield federation

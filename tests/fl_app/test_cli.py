@@ -61,6 +61,8 @@ REFUSED = [
     ("report",),
     ("report", "nowhere"),
     ("list", "nothing"),
+    ("sign",),
+    ("sign", "nowhere", "bundle"),
 ]
 
 
@@ -78,7 +80,7 @@ def test_the_line_names_key_value_and_what_is_allowed(fl_app):
         "fl-app: strategy.target_delta: '1e-05'; allowed: a finite number (this is text; write "
         "1e-05 without quotes)"
     )
-    assert assert_refused(fl_app("rum"), 2).endswith("report, ledger, list; did you mean run?")
+    assert assert_refused(fl_app("rum"), 2).endswith("ledger, sign, list; did you mean run?")
     assert "did you mean strategies?" in assert_refused(fl_app("list", "strategy"), 2)
 
 

@@ -26,7 +26,8 @@ with (here / "calls").open("a") as file:
 name = words[0] + ("-show" if "--show" in words else "")
 if words[0] == "run":
     (here / "run.toml").write_text(pathlib.Path(words[words.index("--run-config") + 1]).read_text())
-    assert (pathlib.Path(words[1]) / "fl_app" / "server_app.py").is_file()
+    sent = pathlib.Path(words[1]) / "fl_app" / "server_app.py"
+    assert words[1].startswith("@") or sent.is_file()
 for number in range(9, -1, -1):
     file = here / f"{{name}}.{{number}}"
     if file.exists() and sum(json.loads(c)[0] == words[0] for c in open(here / "calls")) > number:
@@ -112,6 +113,16 @@ def test_a_folder_that_both_see_is_left_to_the_run(flower: Flower, tmp_path: Pat
     )
     run_deployment(SETTINGS, folder)
     assert (folder / "metrics.jsonl").read_text() == ""
+
+
+def test_signed_code_is_named_and_not_sent(flower: Flower, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flower.answer("log", record(FOLDER, str(folder)) + record(OUTCOME, ""))
+    signed = compose_settings(
+        ["engine=deployment", "engine.superlink=dep", "num_clients=2", "engine.signed=true"]
+    )
+    run_deployment(signed, folder)
+    assert flower.calls()[0][1] == "@private-fl/private-fl-app==0.1.0"
 
 
 def test_a_run_that_fails_says_why(flower: Flower, tmp_path: Path) -> None:
