@@ -192,11 +192,12 @@ def sweep_table(
     Returns
     -------
     rich.table.Table
-        A column for each key that is overridden, then the results: of training, of searches,
-        or of both where both were swept.
+        A column for each key that is overridden and not the same in all jobs (for all keys, where
+        the jobs differ in none), then the results: of training, of searches, or of both where both
+        were swept.
     """
     settings = [_split_overrides(overrides) for overrides, _ in jobs]
-    keys = list(dict.fromkeys(key for each in settings for key in each))
+    keys = _choose_keys(settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Job", justify="right")
     for key in keys:
@@ -225,6 +226,11 @@ def ledger_table(entries: Sequence[ClientEntry]) -> RenderableType:
         counts = (str(entry.last_round), str(entry.participations))
         table.add_row(Text(run), str(client), Text(entry.method), *counts)
     return table
+
+
+def _choose_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = list(dict.fromkeys(key for each in settings for key in each))
+    return [key for key in keys if len({each.get(key) for each in settings}) > 1] or keys
 
 
 def _split_overrides(overrides: Sequence[str]) -> dict[str, str]:

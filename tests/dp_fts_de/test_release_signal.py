@@ -85,14 +85,14 @@ def find_numbers(text: str) -> tuple[int, float, int]:
 
 
 def test_a_run_whose_releases_are_mostly_noise_is_told_what_would_help() -> None:
-    few: dict[str, Any] = {"num_agents": 10, "noise_multiplier": 1.994, "num_random_features": 19}
+    few: dict[str, Any] = {"num_agents": 5, "noise_multiplier": 1.994, "num_random_features": 19}
     few["release_rounds"] = (1,)
     text = warn_of_noise(make_parameters(**few), 31)
     assert text is not None
-    # 1.994 sqrt(19) / 10.
-    assert "0.87 times" in text
+    # 1.994 sqrt(19) / 5.
+    assert "1.7 times" in text
     agents, noise, features = find_numbers(text)
-    assert (agents, noise, features) == (18, 1.15, 6)
+    assert (agents, noise, features) == (9, 1.15, 6)
     # Each does it by itself, just so.
     for key, enough, short in (
         ("num_agents", agents, agents - 1),
@@ -101,7 +101,7 @@ def test_a_run_whose_releases_are_mostly_noise_is_told_what_would_help() -> None
     ):
         assert warn_of_noise(make_parameters(**{**few, key: enough}), 31) is None
         assert warn_of_noise(make_parameters(**{**few, key: short}), 31) is not None
-    assert MOST_NOISE == 0.5
+    assert MOST_NOISE == 1.0
 
 
 def test_where_fewer_features_cannot_help_they_are_not_named() -> None:
@@ -122,10 +122,10 @@ def test_what_shares_nothing_is_not_warned_of_noise() -> None:
 
 def test_of_many_releases_the_clearest_counts() -> None:
     """With equal weights, at the end: z sqrt(P M) / (N q); four sub-regions have more at first."""
-    many: dict[str, Any] = {"num_subregions": 4, "noise_multiplier": 1.0, "num_agents": 25}
+    many: dict[str, Any] = {"num_subregions": 4, "noise_multiplier": 2.0, "num_agents": 25}
     parameters = make_parameters(**many)
     first, last = (bound_noise_share(parameters, t) for t in (1, 60))
-    assert last == pytest.approx(math.sqrt(80) / 25)
+    assert last == pytest.approx(2.0 * math.sqrt(80) / 25)
     assert first is not None
     assert first > MOST_NOISE > last
     assert warn_of_noise(parameters, 61) is None

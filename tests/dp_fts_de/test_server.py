@@ -109,7 +109,7 @@ def test_a_server_app_and_a_client_app_of_a_few_lines() -> None:
     assert best[-1] < 0.02
 
 
-@pytest.mark.parametrize(("noise_multiplier", "warned"), [(0.5, False), (2.0, True)])
+@pytest.mark.parametrize(("noise_multiplier", "warned"), [(2.0, False), (3.0, True)])
 @pytest.mark.parametrize("randomness", ["seeded", "secret"])
 def test_noise_that_drowns_the_signal_is_told_before_anything_is_asked(
     noise_multiplier: float, warned: bool, randomness: str, caplog: pytest.LogCaptureFixture
