@@ -109,7 +109,7 @@ def summary_table(
     parts: list[RenderableType] = [facts, Text()]
     guarantees = list(privacy or [])
     if guarantees:
-        parts.append(_guarantee_table(guarantees))
+        parts.append(_guarantee_table(guarantees, is_search(summary)))
     else:
         parts.append(Text(Status.NONE.value, style=_STYLES[Status.NONE]))
     # One reason may concern several adversaries: say it once.
@@ -159,7 +159,7 @@ def _list_noise(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("Noise", f"standard deviation {format_number(std)} a coordinate (bound: {kind})")]
 
 
-def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:
+def _guarantee_table(guarantees: Sequence[Guarantee], of_search: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("Against", "Protected"):
         table.add_column(name)
@@ -169,8 +169,8 @@ def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:
     for guarantee in guarantees:
         status = judge_guarantee(guarantee)
         table.add_row(
-            Text(describe_adversary(guarantee)),
-            Text(describe_protection(guarantee)),
+            Text(describe_adversary(guarantee, of_search)),
+            Text(describe_protection(guarantee, of_search)),
             format_epsilon(guarantee.get("epsilon")),
             format_delta(guarantee.get("delta")),
             Text(status.value, style=_STYLES[status]),
