@@ -16,6 +16,7 @@ from fl_app.config import (
     compose_config,
     expand_home,
     expand_sweep,
+    parse_override,
     resumed_settings,
     run_under_hydra,
     settings_from,
@@ -182,13 +183,10 @@ def put_off_keys(overrides: list[str]) -> list[str]:
     list of str
         With ``key=choice(value)`` for dotted keys with one value, where files are swept over.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
     words = expand_home(overrides)
     try:
-        parsed = [OverridesParser.create().parse_override(word) for word in words]
-    except HydraException:
+        parsed = [parse_override(word, sweep=True) for word in words]
+    except ConfigError:
         return overrides  # whoever expands the sweep says what is wrong
     swept = [each.key_or_group for each in parsed if each.is_sweep_override()]
     if not set(swept).intersection(_FILE_GROUPS):
