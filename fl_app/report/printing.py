@@ -34,7 +34,7 @@ def _number_jobs(jobs: Sequence[Sequence[str]]) -> list[str]:
     """Return the number of each job; of those that differ in their seed alone, all numbers."""
     groups: dict[frozenset[str], list[int]] = {}
     settings = [
-        frozenset(word for word in overrides if word) for overrides in jobs
+        frozenset(word for word in overrides if not word.startswith("seed=")) for overrides in jobs
     ]
     for number, each in enumerate(settings):
         groups.setdefault(each, []).append(number)
