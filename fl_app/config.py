@@ -44,6 +44,7 @@ __all__ = [
     "expand_home",
     "expand_sweep",
     "find_conf",
+    "parse_override",
     "resumed_settings",
     "run_under_hydra",
     "settings_from",
@@ -83,7 +84,7 @@ def compose_config(overrides: list[str], config_dir: Path | None = None) -> Dict
     with _hydra(folder):
         try:
             for word in overrides:
-                _parse_override(word)
+                parse_override(word)
             return compose(CONFIG_NAME, overrides=overrides)
         except ConfigError:
             raise
@@ -182,7 +183,7 @@ def _override_group(group: str, values: dict[str, Any], overrides: list[str]) ->
         key = word.partition("=")[0]
         if "=" not in word or not (key == group or key.startswith(f"{group}.")):
             raise ConfigError("argument", word, f"{group}=NAME or {group}.key=value")
-        value = _parse_override(word).value()
+        value = parse_override(word).value()
         if key == group:
             chosen = OmegaConf.to_container(compose_config([word])[group])
             assert isinstance(chosen, dict)
@@ -216,7 +217,7 @@ def expand_sweep(overrides: list[str]) -> list[list[str]]:
     overrides = expand_home(overrides)
     with _hydra(find_conf()):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        words = [_parse_override(word, sweep=True) for word in overrides]
+        words = [parse_override(word, sweep=True) for word in overrides]
         single = [str(each.input_line) for each in words if not each.is_sweep_override()]
         try:
             composed = compose(CONFIG_NAME, overrides=single, return_hydra_config=True)
@@ -307,7 +308,8 @@ def _hydra(folder: Path) -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
-def _parse_override(word: str, sweep: bool = False) -> Override:
+def parse_override(word: str, sweep: bool = False) -> Override:
+    """Parse ``key=value``; ConfigError for anything else, and for several values if not `sweep`."""
     key, equals, value = word.partition("=")
     if not equals or not key.strip("+") or key.startswith("~"):
         raise ConfigError("argument", word, "key=value (no key can be left out)")

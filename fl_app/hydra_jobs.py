@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 from fl_app.config import (
     RESUME,
     compose_config,
+    expand_home,
     expand_sweep,
+    parse_override,
     resumed_settings,
     run_under_hydra,
     settings_from,
@@ -32,8 +34,7 @@ _ALLOWED = (
     "key=value, -m, --config-dir FOLDER, --debug, --help, --cfg job|hydra|all (with --package KEY, "
     "--resolve), --info, --hydra-help, --version"
 )
-
-
+_FILE_GROUPS = ("strategy", "objective", "data", "model", "engine", "experiment")
 _INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -119,7 +120,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
     if begun is not None:
         return _go_on(begun, given.overrides)
     sweep = given.sweep or (not given.shows and sweeps_by_itself(given.overrides))
-    jobs = expand_sweep(given.overrides) if sweep else [given.overrides]
+    words = put_off_keys(given.overrides) if sweep else given.overrides
+    jobs = expand_sweep(words) if sweep else [words]
     composed = [compose_config(job) for job in jobs]
     if given.shows:
         return _show(given)
@@ -151,7 +153,7 @@ def run_jobs(words: list[str], debug: bool) -> int:
             finished.append((task_overrides, run))
 
     try:
-        run_under_hydra(["-m"] if sweep else [], given.overrides, job)
+        run_under_hydra(["-m"] if sweep else [], words, job)
     except KeyboardInterrupt as error:
         interrupted = error
     if sweep and finished:
@@ -163,6 +165,38 @@ def run_jobs(words: list[str], debug: bool) -> int:
     if failures and not sweep:
         raise failures[0]
     return 1 if failures else 0
+
+
+def put_off_keys(overrides: list[str]) -> list[str]:
+    """Let each job set the keys that only a swept choice of a file may have.
+
+    Of ``strategy=a,b strategy.key=1`` Hydra composes once without a strategy of the two, where the
+    key may be unknown; a sweep over one value is set in the jobs alone.
+
+    Parameters
+    ----------
+    overrides : list of str
+        Of a sweep.
+
+    Returns
+    -------
+    list of str
+        With ``key=choice(value)`` for dotted keys with one value, where files are swept over.
+    """
+    words = expand_home(overrides)
+    try:
+        parsed = [parse_override(word, sweep=True) for word in words]
+    except ConfigError:
+        return overrides  # whoever expands the sweep says what is wrong
+    swept = [each.key_or_group for each in parsed if each.is_sweep_override()]
+    if not set(swept).intersection(_FILE_GROUPS):
+        return overrides
+    found = []
+    for word, each in zip(words, parsed, strict=True):
+        key, _, value = word.partition("=")
+        is_one = not each.is_sweep_override() and not each.is_hydra_override()
+        found.append(f"{key}=choice({value})" if is_one and "." in key and value else word)
+    return found
 
 
 def _find_begun_run(given: RunWords) -> BegunRun | None:

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from fl_app.checkpoint import Checkpoint
 from fl_app.errors import RunError
 from fl_app.objectives import Objective
+from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun
 from fl_app.run_store import RunStore
 from fl_app.search_space import RealAxis
@@ -126,7 +127,16 @@ class SearchRun(RecordedRun):
             "simple_regret_mean": self._last.get("simple_regret_mean"),
             "num_releases": self._search.tally.num_releases,
             "noise_multiplier": self._search.parameters.noise_multiplier,
+            "published": compare_with_published(
+                settings.published, best_values=self._best_values()
+            ),
         }
+
+    def _best_values(self) -> dict[int, float]:
+        """Return the mean best value by round, of before a resumption too; none in secret runs."""
+        rows = self._store.read_metrics()
+        best = {row["round"]: row.get("best_value_mean") for row in rows}
+        return {at: value for at, value in best.items() if value is not None}
 
     def _shared_optimum(self, arrays: ArrayRecord) -> dict[str, Any] | None:
         """Return where the last broadcast is largest; post-processing of what was released."""

@@ -220,7 +220,7 @@ def spans_decades(curves: Sequence[Curve]) -> bool:
 
 
 def _label_epsilon(runs: Sequence[RunFolder]) -> str:
-    first = {name_adversary(run.privacy[0]) for run in runs if run.privacy}
+    first = {name_adversary(run.privacy[0], bool(run.search)) for run in runs if run.privacy}
     deltas = {entry.get("delta") for run in runs for entry in run.metrics} - {None}
     against = f" against {first.pop()}" if len(first) == 1 else ""
     at = f" (at δ = {format_delta(deltas.pop())})" if len(deltas) == 1 else ""

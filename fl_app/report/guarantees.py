@@ -24,6 +24,13 @@ _SHORT_ADVERSARIES = {
     "model_user": "model users",
     "server_and_colluders": "the server and colluders",
 }
+# What a search releases is broadcast to its own clients.
+_SEARCH_USER = (
+    "The other clients, all of them together, who see the broadcasts; and whoever else is given a "
+    "broadcast, the shared function or its best point"
+)
+_SHORT_SEARCH_USER = "the other clients"
+_SEARCH_ZERO_OUT = "left out (the client's vectors are then zero)"
 _UNITS = {"record": "One training record", "client": "All the data of one client"}
 _RELATIONS = {
     "replace_one": "exchanged for any other",
@@ -83,30 +90,36 @@ def is_seeded(summary: Mapping[str, Any] | None, privacy: Iterable[Guarantee] | 
     return any(entry.get("randomness") == "seeded" for entry in entries)
 
 
-def describe_adversary(guarantee: Guarantee) -> str:
-    """Say against whom the guarantee holds."""
+def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
+    """Say against whom the guarantee holds; `of_search`: it is of a search, not of training."""
     name: str = guarantee["adversary"]
     words = _ADVERSARIES.get(name, name)
     fraction = guarantee.get("colluding_fraction")
+    if of_search and name == "model_user" and fraction == 1:
+        return _SEARCH_USER
     if not fraction:
         return words
     share = "all other clients" if fraction == 1 else f"{100 * fraction:g} % of the clients"
     return f"{words}, with the help of {share}"
 
 
-def name_adversary(guarantee: Guarantee) -> str:
+def name_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
     """Name the adversary in a word or two, for a heading or an axis."""
     name: str = guarantee["adversary"]
+    if of_search and name == "model_user":
+        return _SHORT_SEARCH_USER
     return _SHORT_ADVERSARIES.get(name, name)
 
 
-def describe_protection(guarantee: Guarantee) -> str:
+def describe_protection(guarantee: Guarantee, of_search: bool = False) -> str:
     """Say what is protected: the unit, and how two neighbouring data sets differ."""
     unit = guarantee.get("unit")
     relation = guarantee.get("neighboring_relation")
     if unit is None or relation is None:
         return "not stated"
-    return f"{_UNITS.get(unit, unit)}, {_RELATIONS.get(relation, relation)}"
+    # The noise of a search is the server's.
+    relations = _RELATIONS | ({"zero_out": _SEARCH_ZERO_OUT} if of_search else {})
+    return f"{_UNITS.get(unit, unit)}, {relations.get(relation, relation)}"
 
 
 def explain_failures(guarantees: Iterable[Guarantee]) -> list[str]:

@@ -22,9 +22,30 @@ def print_sweep(jobs: Sequence[tuple[Sequence[str], RunFolder | None]]) -> None:
     """
     results = [(overrides, run.summary if run else None) for overrides, run in jobs]
     print_tables(sweep_table(results))
-    if beside := published_table([(str(n), each) for n, (_, each) in enumerate(results)]):
+    labels = _number_jobs([overrides for overrides, _ in jobs])
+    if beside := published_table(
+        [(label, summary) for label, (_, summary) in zip(labels, results, strict=True)]
+    ):
         print_tables(beside)
     _print_pairs([run for _, run in jobs if run is not None])
+
+
+def _number_jobs(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Return the number of each job; of those that differ in their seed alone, all numbers."""
+    groups: dict[frozenset[str], list[int]] = {}
+    settings = [
+        frozenset(word for word in overrides if not word.startswith("seed=")) for overrides in jobs
+    ]
+    for number, each in enumerate(settings):
+        groups.setdefault(each, []).append(number)
+    return [_write_numbers(groups[each]) for each in settings]
+
+
+def _write_numbers(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 1 and last - first == len(numbers) - 1:
+        return f"{first}–{last}"
+    return ", ".join(map(str, numbers))
 
 
 def print_searches(runs: Sequence[RunFolder]) -> None:

@@ -115,7 +115,10 @@ def write_guarantees(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup
 def _guarantee_rows(run: RunFolder, shared: Sequence[str]) -> list[list[object]]:
     if run.privacy:
         return [
-            [*_guarantee_cells(each), _write_list(_list_assumptions(each, without=shared))]
+            [
+                *_guarantee_cells(each, run.search is not None),
+                _write_list(_list_assumptions(each, without=shared)),
+            ]
             for each in run.privacy
         ]
     if run.privacy is None:
@@ -141,7 +144,7 @@ def _write_list(texts: Sequence[str]) -> Markup:
     return element("ul", *(element("li", text) for text in texts), class_="small")
 
 
-def _guarantee_cells(guarantee: Guarantee) -> list[object]:
+def _guarantee_cells(guarantee: Guarantee, of_search: bool) -> list[object]:
     status = judge_guarantee(guarantee)
     tone = TONES[status]
     verdict = [element("span", status.value, class_=f"tag {tone}")]
@@ -151,8 +154,8 @@ def _guarantee_cells(guarantee: Guarantee) -> list[object]:
         verdict.append(element("p", f"Accountant: {accountant}", class_="soft small"))
     epsilon = format_epsilon(guarantee.get("epsilon"))
     return [
-        describe_adversary(guarantee),
-        describe_protection(guarantee),
+        describe_adversary(guarantee, of_search),
+        describe_protection(guarantee, of_search),
         element("strong", epsilon, class_=f"whole {tone}"),
         element("span", format_delta(guarantee.get("delta")), class_="whole"),
         join(verdict),

@@ -10,9 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fl_app.report.formats import MISSING, format_count
+from fl_app.report.paired_differences import LEVEL, estimate_mean
 
 PUBLISHED_HEADERS = ("Quantity", "Round", "Published", "Ours", "Difference")
-_WORDS = {"global_train_loss": "Loss on all training records", "test_accuracy": "Test accuracy"}
+_WORDS = {
+    "global_train_loss": "Loss on all training records",
+    "test_accuracy": "Test accuracy",
+    "search_error": "1 − best value, mean over agents",
+}
 
 
 def list_published(summary: Mapping[str, Any] | None) -> list[list[str]]:
@@ -34,15 +39,19 @@ def published_table(runs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Tab
     Parameters
     ----------
     runs : sequence of (label, summary)
-        `label` tells the runs apart where there are several; `summary` is the content of
-        ``summary.json``, or None.
+        `label` tells the runs apart where there are several; runs of one label differ in their
+        seed. `summary` is the content of ``summary.json``, or None.
 
     Returns
     -------
     rich.table.Table or None
-        A line for each published value; None if there is none.
+        A line for each published value and label: of several runs the mean, with its confidence
+        interval. None if there is none.
     """
-    lines = [(label, row) for label, summary in runs for row in list_published(summary)]
+    groups: dict[str, list[Mapping[str, Any] | None]] = {}
+    for label, summary in runs:
+        groups.setdefault(label, []).append(summary)
+    lines = [(label, row) for label, group in groups.items() for row in _list_group(group)]
     if not lines:
         return None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -51,7 +60,35 @@ def published_table(runs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Tab
         table.add_column(name, justify="left" if name == "Quantity" else "right", no_wrap=True)
     for label, row in lines:
         table.add_row(*map(Text, ((label,) if names else ()) + tuple(row)))
+    if len(groups) < len(runs):
+        table.caption = Text(
+            f"Ours is the mean over seeds, ± half its {LEVEL:.0%} interval (Student's t); what was "
+            "published has an error of its own."
+        )
+        table.caption_justify = "left"
     return table
+
+
+def _list_group(group: Sequence[Mapping[str, Any] | None]) -> list[list[str]]:
+    """Write the mean over runs that differ in their seed."""
+    if len(group) == 1:
+        return list_published(group[0])
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for summary in group:
+        for each in (summary or {}).get("published") or []:
+            values = found.setdefault(tuple(map(each.get, ("quantity", "round", "published"))), [])
+            values += [] if each.get("ours") is None else [each["ours"]]
+    rows = []
+    for (quantity, at, published), values in found.items():
+        estimate = estimate_mean(values) if values else None
+        ours = None if estimate is None else estimate.mean
+        difference = None if ours is None or published is None else ours - published
+        mean = {"quantity": quantity, "round": at, "published": published, "ours": ours}
+        (row,) = list_published({"published": [{**mean, "difference": difference}]})
+        if estimate is not None and estimate.half_width is not None:
+            row[-1] += f" ± {estimate.half_width:.4f}"
+        rows.append(row)
+    return rows
 
 
 def _write(value: float | None, sign: str = "") -> str:

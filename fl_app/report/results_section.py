@@ -111,7 +111,7 @@ def _write_epsilon_card(run: RunFolder) -> Markup:
         return _card("ε so far", value if value != "none" else MISSING, "no guarantee written yet")
     first = run.privacy[0] if run.privacy else None
     status = judge_guarantee(first)
-    name = f"ε against {name_adversary(first)}" if first else "ε"
+    name = f"ε against {name_adversary(first, run.search is not None)}" if first else "ε"
     value = format_epsilon(first.get("epsilon") if first else None)
     delta = f"δ = {format_delta(first.get('delta'))}. " if first and value != "none" else ""
     return _card(name, value, f"{delta}{status.value}", TONES[status])

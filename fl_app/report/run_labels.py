@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fl_app.report.run_folder import RunFolder
 
 _LONGEST_LABEL = 40
+_PUBLISHED = "published."
 
 
 def list_settings(config_text: str | None) -> dict[str, str]:
@@ -43,6 +44,12 @@ def list_settings(config_text: str | None) -> dict[str, str]:
     return settings
 
 
+def list_effective(config_text: str | None) -> dict[str, str]:
+    """Flatten a configuration as `list_settings`, without what changes nothing of a run."""
+    settings = list_settings(config_text)
+    return {key: value for key, value in settings.items() if not key.startswith(_PUBLISHED)}
+
+
 def find_differences(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
     """Find the settings in which runs differ.
 
@@ -55,9 +62,9 @@ def find_differences(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
     -------
     list of dict
         For each run, the dotted keys that do not have one value in all runs, with this run's
-        value. Keys that a run lacks are left out.
+        value. Keys that a run lacks are left out, and what was published, which changes nothing.
     """
-    settings = [list_settings(run.config_text) for run in runs]
+    settings = [list_effective(run.config_text) for run in runs]
     keys = list(dict.fromkeys(key for each in settings for key in each))
     differing = [key for key in keys if len({each.get(key) for each in settings}) > 1]
     return [{key: each[key] for key in differing if key in each} for each in settings]

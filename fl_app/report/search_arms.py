@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fl_app.report.paired_differences import MeanEstimate, estimate_mean
 from fl_app.report.run_folder import RunFolder
-from fl_app.report.run_labels import label_runs, list_settings
+from fl_app.report.run_labels import label_runs, list_effective, list_settings
 
 _SEED = "seed"
 
@@ -90,7 +90,7 @@ def group_arms(runs: Sequence[RunFolder]) -> list[Arm]:
 
 
 def _list_settings(run: RunFolder) -> dict[str, str]:
-    settings = list_settings(run.config_text)
+    settings = list_effective(run.config_text)
     return {key: value for key, value in settings.items() if key != _SEED}
 
 

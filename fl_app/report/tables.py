@@ -109,7 +109,7 @@ def summary_table(
     parts: list[RenderableType] = [facts, Text()]
     guarantees = list(privacy or [])
     if guarantees:
-        parts.append(_guarantee_table(guarantees))
+        parts.append(_guarantee_table(guarantees, is_search(summary)))
     else:
         parts.append(Text(Status.NONE.value, style=_STYLES[Status.NONE]))
     # One reason may concern several adversaries: say it once.
@@ -159,7 +159,7 @@ def _list_noise(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("Noise", f"standard deviation {format_number(std)} a coordinate (bound: {kind})")]
 
 
-def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:
+def _guarantee_table(guarantees: Sequence[Guarantee], of_search: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("Against", "Protected"):
         table.add_column(name)
@@ -169,8 +169,8 @@ def _guarantee_table(guarantees: Sequence[Guarantee]) -> Table:
     for guarantee in guarantees:
         status = judge_guarantee(guarantee)
         table.add_row(
-            Text(describe_adversary(guarantee)),
-            Text(describe_protection(guarantee)),
+            Text(describe_adversary(guarantee, of_search)),
+            Text(describe_protection(guarantee, of_search)),
             format_epsilon(guarantee.get("epsilon")),
             format_delta(guarantee.get("delta")),
             Text(status.value, style=_STYLES[status]),
@@ -192,11 +192,12 @@ def sweep_table(
     Returns
     -------
     rich.table.Table
-        A column for each key that is overridden, then the results: of training, of searches,
-        or of both where both were swept.
+        A column for each key that is overridden and not the same in all jobs (for all keys, where
+        the jobs differ in none), then the results: of training, of searches, or of both where both
+        were swept.
     """
     settings = [_split_overrides(overrides) for overrides, _ in jobs]
-    keys = list(dict.fromkeys(key for each in settings for key in each))
+    keys = _choose_keys(settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Job", justify="right")
     for key in keys:
@@ -225,6 +226,11 @@ def ledger_table(entries: Sequence[ClientEntry]) -> RenderableType:
         counts = (str(entry.last_round), str(entry.participations))
         table.add_row(Text(run), str(client), Text(entry.method), *counts)
     return table
+
+
+def _choose_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = list(dict.fromkeys(key for each in settings for key in each))
+    return [key for key in keys if len({each.get(key) for each in settings}) > 1] or keys
 
 
 def _split_overrides(overrides: Sequence[str]) -> dict[str, str]:

@@ -174,7 +174,7 @@ def choose_query(
     point : ndarray of float64, shape (D,)
         In [0, 1]^D, snapped; random if it was queried before.
     is_shared : bool
-        Whether it is the broadcast's.
+        Whether it is the broadcast's, not the agent's own or a random one in place of a repeat.
 
     Raises
     ------
@@ -190,8 +190,10 @@ def choose_query(
     else:
         point = maximize_broadcast(shared, streams)
     snap_point = snap or np.asarray
-    point = replace_repeat(snap_point(point), points, streams.open("replacement"))
-    return np.asarray(snap_point(point), dtype=np.float64), not own
+    wanted = snap_point(point)
+    point = replace_repeat(wanted, points, streams.open("replacement"))
+    is_shared = not own and np.array_equal(point, wanted)
+    return np.asarray(snap_point(point), dtype=np.float64), is_shared
 
 
 # Alg. 2, vector: a draw from the posterior of the weights, or its mean.

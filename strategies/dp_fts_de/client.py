@@ -20,7 +20,6 @@ from strategies.dp_fts_de.algorithm import (
     clip_vector,
     draw_initial_points,
     draw_vector,
-    queries_own_function,
 )
 from strategies.dp_fts_de.messages import Request, pack_vector, parse_request, step_reply
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
@@ -180,6 +179,7 @@ class _Step:
     snap: Snap | None
     failed_value: float
     failures: int = 0
+    is_shared: bool = False
 
     def run(self, num_before: int) -> tuple[Floats, bool]:
         """Query what is left to query in the round; return the clipped vector, and if it was."""
@@ -192,8 +192,11 @@ class _Step:
             )
             for point in first[len(values) :]:
                 self._observe(self._snapped(point))
-        elif len(values) <= num_before:
-            self._observe(self._choose(points, values))
+        else:
+            query, self.is_shared = self._choose(points[:num_before], values[:num_before])
+            # Of a round that was interrupted after its query, only what kind it was is asked again.
+            if len(values) <= num_before:
+                self._observe(query)
         points, values = self._history()
         try:
             vector = draw_vector(
@@ -212,17 +215,12 @@ class _Step:
         exact: Callable[[Floats], Floats] | None,
     ) -> Progress:
         """Describe how far the agent has come, in a seeded run."""
-        parameters, server_round = self.request.parameters, self.request.server_round
+        parameters = self.request.parameters
         points, values = self._history()
         best = int(np.argmax(values))
         regrets = None
         if optimum is not None:
             regrets = optimum - (values if exact is None else exact(points))
-        # Of a round that was interrupted after its query, the coin is still the same.
-        coin = self._streams(server_round).open("coin")
-        is_shared = num_before >= parameters.num_initial and not queries_own_function(
-            parameters, server_round, self.request.broadcast, coin
-        )
         return Progress(
             value=float(values[-1]),
             best_value=float(values[best]),
@@ -235,7 +233,7 @@ class _Step:
             best_point=tuple(points[best].tolist()),
             points=tuple(tuple(point) for point in points[num_before:].tolist()),
             values=tuple(values[num_before:].tolist()),
-            is_shared=is_shared,
+            is_shared=self.is_shared,
             best_before=float(values[:num_before].max()) if num_before else None,
         )
 
@@ -253,16 +251,15 @@ class _Step:
     def _snapped(self, point: Floats) -> Floats:
         return point if self.snap is None else np.asarray(self.snap(point), dtype=np.float64)
 
-    def _choose(self, points: Floats, values: Floats) -> Floats:
+    def _choose(self, points: Floats, values: Floats) -> tuple[Floats, bool]:
         parameters, streams = self.request.parameters, self._streams(self.request.server_round)
         try:
-            query, _ = choose_query(
+            return choose_query(
                 parameters, points, values, self.request.broadcast, streams, self.snap
             )
-            return query
         except _NO_MODEL:
             _log.exception("no model of the observations: the query is random")
-        return self._snapped(streams.open("fallback").uniform(parameters.dimension))
+        return self._snapped(streams.open("fallback").uniform(parameters.dimension)), False
 
     def _observe(self, point: Floats) -> None:
         try:

@@ -23,7 +23,7 @@ from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spe
 from strategies.dp_fts_de.messages import broadcast_record, build_requests, parse_broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.dp_fts_de.progress import Progress
-from strategies.dp_fts_de.release_signal import signal_to_noise
+from strategies.dp_fts_de.release_signal import signal_to_noise, warn_of_noise
 from strategies.dp_fts_de.replies import OWN_METRICS, StepReplies, sort_replies, summarize
 from strategies.dp_fts_de.run_plan import AUTO, plan_run, unplanned_parameters
 from strategies.dp_fts_de.spending import affords_release
@@ -145,6 +145,8 @@ class DpFtsDe(RoundStrategy):
             auto_rounds=self._auto_rounds,
             planned_noise=self.tally.noise_multiplier,
         )
+        if warning := warn_of_noise(self._parameters, num_rounds):
+            _log.warning(warning)
         assert self._parameters.noise_multiplier is not None
         self.tally = self.tally.plan(
             float(self._parameters.noise_multiplier), float(self._parameters.sample_rate)

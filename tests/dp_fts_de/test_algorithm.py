@@ -233,9 +233,12 @@ def test_a_repeated_query_is_replaced_also_where_axes_are_rounded() -> None:
     np.testing.assert_array_equal(first, snap(free))
     assert is_shared
     x = np.vstack([x, first])
-    second, _ = algorithm.choose_query(parameters, x, np.append(y, 1.0), broadcast, streams(), snap)
+    y = np.append(y, 1.0)
+    second, is_shared = algorithm.choose_query(parameters, x, y, broadcast, streams(), snap)
     assert np.abs(second - first).max() > 0.1
     np.testing.assert_array_equal(second, snap(second))
+    # What stands in its place is nobody's.
+    assert not is_shared
 
 
 def test_a_factorisation_that_fails_is_an_error() -> None:

@@ -441,7 +441,7 @@ def test_a_seeded_run_tells_what_the_round_brought() -> None:
     seen = 0
     # The broadcast of round 1 is fresh in round 2 only.
     for t, release_round, is_shared in ((1, 0, False), (2, 1, True), (3, 1, False), (5, 4, True)):
-        shared = broadcast(parameters, release_round) if release_round else None
+        shared = broadcast(parameters, release_round, t) if release_round else None
         before = agent.values()
         _, told = content(agent.answer(make_request(parameters, t, broadcast=shared)))
         assert told is not None
@@ -476,6 +476,50 @@ def test_a_late_start_is_not_a_query_of_the_broadcast() -> None:
     _, told = content(agent.answer(make_request(parameters, 3, broadcast=broadcast(parameters, 2))))
     assert told is not None
     assert len(told.points) == 4
+    assert not told.is_shared
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_random_query_in_place_of_a_repeat_is_not_the_broadcast_s(interrupted: bool) -> None:
+    """Also where the agent was killed after the evaluation, and is asked again."""
+
+    class Dying(Memory):
+        def add_observation(self, observation: Any) -> None:
+            super().add_observation(observation)
+            if interrupted and len(self.observations) in (5, 6):
+                raise KeyboardInterrupt
+
+    parameters, agent = make_parameters(), Agent(snap=lambda point: np.round(20.0 * point) / 20.0)
+    agent.memory = Dying()
+    content(agent.answer(make_request(parameters)))
+    vectors = broadcast(parameters, 1).vectors
+    told = []
+    for t in (2, 3):
+        request = make_request(parameters, t, broadcast=Broadcast(vectors, t - 1))
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                agent.answer(request)
+        told.append(content(agent.answer(request))[1])
+    first, second = told
+    assert first is not None
+    assert second is not None
+    # The same function has its largest value where it had it before.
+    assert first.points != second.points
+    assert (first.is_shared, second.is_shared) == (True, False)
+    assert len(agent.points) == 6
+
+
+def test_a_random_query_without_a_model_is_not_the_broadcast_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise np.linalg.LinAlgError
+
+    agent, parameters = Agent(), make_parameters()
+    content(agent.answer(make_request(parameters)))
+    monkeypatch.setattr("strategies.dp_fts_de.algorithm.maximize_broadcast", fail)
+    _, told = content(agent.answer(make_request(parameters, 2, broadcast=broadcast(parameters, 1))))
+    assert told is not None
     assert not told.is_shared
 
 

@@ -1,21 +1,17 @@
-"""What agents say of themselves: there and back, what is not believed, and the signal in sums."""
+"""What agents say of themselves: there and back, and what is not believed."""
 
 import dataclasses
 import json
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.dp_fts_de.algorithm import release_sums, weigh_agents
 from strategies.dp_fts_de.progress import MAX_POINTS, Progress, read_progress, write_progress
-from strategies.dp_fts_de.release_signal import signal_to_noise
 from strategies.dp_fts_de.replies import OWN_METRICS, summarize
-from strategies.mechanisms.rng import SeededStream
 from tests.dp_fts_de.agents import make_parameters
 
 PROGRESS = Progress(
@@ -108,29 +104,3 @@ def test_the_sharing_gain_is_that_of_the_agents_that_queried_the_broadcast() -> 
     assert summarize([own, *shared])["sharing_gain"] == 0.25
     assert summarize([own, agent(9.0, None, is_shared=True)])["sharing_gain"] is None
     assert summarize([]) == dict.fromkeys(OWN_METRICS)
-
-
-def test_the_signal_is_found_without_the_vectors_whatever_the_noise() -> None:
-    rng = np.random.default_rng(0)
-    for mode, rate, z in (("sound", 1.0, 1e-3), ("paper", 0.5, 2.0), ("sound", 0.35, 1e6)):
-        parameters = make_parameters(
-            mode=mode, num_subregions=4, sample_rate=rate, noise_multiplier=z, clipping_norm=3.0
-        )
-        vectors = rng.normal(size=(3, 20))
-        for agents, some in (([0, 2, 4], vectors), ([], vectors[:0])):
-            stream = SeededStream(b"noise")
-            released = release_sums(parameters, 30, agents, list(some), stream)
-            # By hand: clipped to 3 / sqrt(4), weighed, over q, in units of the largest weight.
-            weights = weigh_agents(parameters, 30)
-            clipped = [v * min(1.0, 1.5 / float(np.linalg.norm(v))) for v in some]
-            sums = weights.ratios[agents].T @ np.array(clipped).reshape(-1, 20) / rate
-            factor = weights.sensitivity_factor if mode == "sound" else 1.0
-            expected = np.linalg.norm(sums) / (z * factor * 3.0 / rate * math.sqrt(4 * 20))
-            found = signal_to_noise(parameters, 30, released, SeededStream(b"noise"))
-            assert found == pytest.approx(expected, rel=1e-8, abs=1e-15)
-
-
-def test_the_signal_is_for_seeded_runs_with_noise() -> None:
-    released, stream = np.ones((1, 20)), SeededStream(b"noise")
-    for changes in ({"randomness": "secret"}, {"noise_multiplier": 0.0}):
-        assert signal_to_noise(make_parameters(**changes), 1, released, stream) is None

@@ -109,6 +109,17 @@ def test_a_server_app_and_a_client_app_of_a_few_lines() -> None:
     assert best[-1] < 0.02
 
 
+@pytest.mark.parametrize(("noise_multiplier", "warned"), [(2.0, False), (3.0, True)])
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_noise_that_drowns_the_signal_is_told_before_anything_is_asked(
+    noise_multiplier: float, warned: bool, randomness: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(noise_multiplier=noise_multiplier, num_random_features=4, randomness=randomness)
+    run.strategy.prepare_run(run.grid, broadcast_record(None), run.num_rounds)
+    assert ("mostly noise" in caplog.text) is warned
+    assert not run.grid.requests
+
+
 def test_a_release_is_the_noised_sum_of_the_clipped_vectors_of_the_sample() -> None:
     run = Run(4, sample_rate=0.5, upload="all", num_subregions=4, seed=3).start()
     parameters = run.strategy.parameters

@@ -11,7 +11,10 @@ SPACE = [
     {"name": "C", "kind": "float", "low": 0.0, "high": 10.0},
     {"name": "gamma", "kind": "log_float", "low": 0.01, "high": 100.0},
 ]
-USERS = GUARANTEE | {"adversary": "model_user", "unit": "client", "epsilon": 2.0}
+USERS = GUARANTEE | {
+    **{"adversary": "model_user", "unit": "client", "epsilon": 2.0},
+    **{"colluding_fraction": 1.0, "neighboring_relation": "zero_out"},
+}
 SEEDED_USERS = USERS | {"randomness": "seeded", "valid": False, "why_not": "The seed is known."}
 SEARCH_SUMMARY = {
     "format_version": 1,

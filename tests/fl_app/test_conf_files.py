@@ -74,6 +74,11 @@ def test_every_data_file_composes(data):
 @pytest.mark.parametrize("experiment", GROUPS["experiment"])
 def test_every_experiment_composes_by_itself_and_with_every_other_file(experiment):
     compose_settings([f"experiment={experiment}"])
+    if experiment.startswith("dp_fts_de_"):
+        names = ("dp_fts_de", "dp_fts_de_paper") if "ablation" in experiment else ()
+        for word in (*(f"strategy={name}" for name in names), "engine=simulation"):
+            assert compose_settings([f"experiment={experiment}", word]).search is not None
+        return
     # What was published is the setting of one strategy, and need not fit another.
     strategies = () if experiment.startswith(("dp_fedpaq_", "niss_")) else ("strategy",)
     for group in (*strategies, "data", "model", "engine"):

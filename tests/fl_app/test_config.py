@@ -1,5 +1,6 @@
 """What is wrong in a configuration is named: key, value, allowed."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fl_app.config import (
     expand_sweep,
 )
 from fl_app.errors import ConfigError
+from fl_app.hydra_jobs import put_off_keys
 from fl_app.run_config import to_yaml
 
 CONF = find_conf()
@@ -328,3 +330,27 @@ def test_other_overrides_of_an_evaluation_are_refused(override, key):
         data_settings(RUN_CONFIG, [override])
     assert caught.value.key == key
     assert "\n" not in str(caught.value)
+
+
+def test_where_files_are_swept_over_their_keys_are_set_in_the_jobs(monkeypatch):
+    """Hydra composes once without a strategy of the two, whose keys are unknown then."""
+    monkeypatch.setenv("HOME", "/a home")
+    words = ["strategy=dp_fts_de,fts", "seed=0,1", "strategy.lengthscale=0.3", "objective.root=~/x"]
+    words += ["strategy.release_rounds=[1,2]", "num_rounds=3", "hydra.sweep.dir=there"]
+    with pytest.raises(ConfigError, match=r"strategy\.lengthscale: unknown key"):
+        expand_sweep(words)
+    jobs = expand_sweep(put_off_keys(words))
+    assert len(jobs) == 4
+    for job, (name, seed) in zip(
+        jobs, [(name, seed) for name in ("dp_fts_de", "fts") for seed in (0, 1)], strict=True
+    ):
+        assert {f"strategy={name}", f"seed={seed}", "strategy.lengthscale=0.3"} <= set(job)
+        assert "num_rounds=3" in job
+        made = compose_settings([*job, "objective=landmine"])
+        assert made.objective is not None
+        assert dataclasses.asdict(made.objective)["root"] == "/a home/x"
+        assert made.search is not None
+        assert (made.search.release_rounds, made.search.lengthscale) == ((1, 2), 0.3)
+    # Nothing is touched where no file is swept over, or a word cannot be read.
+    for same in (["seed=0,1", "num_rounds=2", "strategy.batch_size=3"], [words[0], "a.b=[1"]):
+        assert put_off_keys(same) == same

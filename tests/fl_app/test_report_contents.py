@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from fl_app.report import format_epsilon, read_run_folder, write_plots
 from fl_app.report.charts import cumulate_counts, list_charts
 from fl_app.report.formats import format_bytes, format_delta, format_duration
-from fl_app.report.guarantees import Status, describe_adversary, explain_failure, judge_guarantee
+from fl_app.report.guarantees import (
+    Status,
+    describe_adversary,
+    describe_protection,
+    explain_failure,
+    judge_guarantee,
+    name_adversary,
+)
 from fl_app.report.plots import render_svg
 from fl_app.report.run_labels import label_runs, list_settings
 from tests.fl_app.report_samples import GUARANTEE, NO_NOISE, SEEDED, a_round, save_run
@@ -103,6 +110,26 @@ def test_contradicting_entries_never_make_a_guarantee(changes, status):
 )
 def test_an_adversary_is_described_with_its_helpers(changes, words):
     assert words in describe_adversary(GUARANTEE | changes)
+
+
+def test_whom_a_search_hides_from_are_its_own_clients_all_together():
+    users = GUARANTEE | {"adversary": "model_user", "colluding_fraction": 1.0}
+    words = describe_adversary(users, of_search=True)
+    for part in ("The other clients, all of them together", "broadcast", "its best point"):
+        assert part in words
+    assert "model" not in words
+    assert name_adversary(users, of_search=True) == "the other clients"
+    assert name_adversary(users) == "model users"
+    # Only of all of them that is said; and of other adversaries as of training.
+    some = describe_adversary(users | {"colluding_fraction": 0.5}, of_search=True)
+    assert "50 % of the clients" in some
+    assert "all of them" not in some
+    for each in (GUARANTEE, GUARANTEE | {"colluding_fraction": 1.0}):
+        assert describe_adversary(each, of_search=True) == describe_adversary(each)
+        assert name_adversary(each, of_search=True) == name_adversary(each)
+    zeroed = users | {"unit": "client", "neighboring_relation": "zero_out"}
+    assert "the client's vectors are then zero" in describe_protection(zeroed, of_search=True)
+    assert describe_protection(zeroed).endswith("(the client then sends only noise)")
 
 
 # Names of several runs

@@ -312,6 +312,8 @@ def test_a_search_s_summary_has_its_own_figures():
         "Control        none",
         "2.00",
         "not a release",
+        "The other clients, all of them",
+        "vectors are then zero",
     ):
         assert words in text
     assert "accuracy" not in text

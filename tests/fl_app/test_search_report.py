@@ -227,7 +227,9 @@ def test_the_page_says_what_a_search_found(tmp_path):
         "Best value, mean over agents 0.8125 worst agent 0.75",
         f"Simple regret, mean 0.0625 worst agent {worst}",
         "Releases 4 noise multiplier 3.988",
-        "ε against model users 2.00",
+        "ε against the other clients 2.00",
+        "The other clients, all of them together, who see the broadcasts",
+        "left out (the client's vectors are then zero)",
         "Last broadcast (round 8) – 5.5 1.5849",
         "Uplink (vectors) 52.0 kB",
         "Downlink (broadcasts)",
@@ -235,7 +237,9 @@ def test_the_page_says_what_a_search_found(tmp_path):
         "Signal/noise Sharing gain Clipped",
     ):
         assert words in page.text
+    assert "ε spent against the other clients" in page.source
     assert "accuracy" not in page.text.lower()
+    assert "released models" not in page.text
     best = run.search.best.agents[3]
     assert f"3 {best.value:.5g} {best.point['C']:.5g} {best.point['gamma']:.5g} 0" in page.text
     assert "<image" not in page.source
