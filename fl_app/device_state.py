@@ -114,6 +114,7 @@ class FolderState:
     ) -> None:
         self._folder = folder
         self._whose = (run, client)
+        self._synchronous = synchronous
         create_state(folder)
         self._connection = connect_state(folder, synchronous)
 
@@ -139,9 +140,15 @@ class FolderState:
         self._execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", *self._whose, name, key)
 
     def delete_key(self, name: str) -> None:
-        """Forget a key; it is no error if there is none."""
+        """Forget a key; it is no error if there is none.
+
+        With FULL it is gone from SQLite's log, too, when the call returns: a device's processes
+        end without closing the file. A simulation cuts the log when it ends (`forget_keys`).
+        """
         query = "DELETE FROM keys WHERE run = ? AND client = ? AND name = ?"
         self._execute(query, *self._whose, name)
+        if self._synchronous == "FULL":
+            self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def read_observations(self) -> list[Observation]:
         """Return the run's observations in the order in which they were added."""

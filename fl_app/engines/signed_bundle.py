@@ -84,13 +84,15 @@ def sign_bundle(folder: Path, key: Path) -> Signature:
         folder.mkdir(parents=True, exist_ok=True)
         others: list[dict[str, Any]] = []
         if bundle.exists():
+            # Read once: what is compared is what is signed, whoever else writes there.
+            found = bundle.read_bytes()
             # Not the bytes: another machine's compression may differ.
-            if _unpack(bundle.read_bytes()) != _unpack(built):
+            if _unpack(found) != _unpack(built):
                 raise RunError(
                     f"{bundle} is not the code that is installed here: install that code, read "
                     "it, and sign it there; or remove the file, to sign this code"
                 )
-            built = bundle.read_bytes()
+            built = found
             others = [each for each in read_signatures(folder) if each["public_key_id"] != signer]
         signed_at = int(time.time())
         message = signed_at.to_bytes(8, "big") + hashlib.sha256(built).digest()
@@ -180,6 +182,8 @@ def _read_key(path: Path) -> "Ed25519PrivateKey":
 
 def _replace(file: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    temporary = file.with_suffix(".new")
-    temporary.write_bytes(content)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    with open(descriptor, "wb") as opened:
+        opened.write(content)
+        os.fchmod(opened.fileno(), 0o644)
     os.replace(temporary, file)

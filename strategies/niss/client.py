@@ -120,6 +120,10 @@ def _keeps_to_epsilon(parameters: NissParameters) -> bool:
 
 
 def _register(client: Participant, entry: LedgerEntry) -> Message:
+    # A number that has uploaded has one key for good: with another, and nobody pinned, the server
+    # could name it new peers.
+    if client.is_secret and entry.last_round > 0 and client.keys.has_forgotten():
+        return client.refuse("the run is over for this client: its keys are gone")
     # The terms first: whatever crashes, no run goes on without them.
     client.memory.write_entry(replace(entry, terms=client.agreed))
     if not client.keys.agree_on_tag(client.request.tag):

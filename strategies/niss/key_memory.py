@@ -128,6 +128,10 @@ class KeyMemory:
         # A seeded run that goes on computes its last round again: the latest attempt stays used.
         self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
 
+    def has_forgotten(self) -> bool:
+        """Return whether there is no private exchange key: never drawn, or forgotten."""
+        return self._state.read_key(_EXCHANGE) is None
+
     def forget_private(self) -> None:
         """Forget what the noise of pairs follows from, after the last upload of the run."""
         for name in (_EXCHANGE, _PENDING):

@@ -191,6 +191,22 @@ def test_keys_go_with_the_next_run_s_first_request(folder: Path) -> None:
         assert b"\xa5" * 32 not in (folder / name).read_bytes()
 
 
+@pytest.mark.parametrize("synchronous", ["FULL", "OFF"])
+def test_a_deleted_key_is_in_no_file_when_the_process_ends_at_once(
+    folder: Path, synchronous: str
+) -> None:
+    """A device's processes never close the file. The twin: what a simulation leaves to its end."""
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom fl_app.device_state import FolderState\n"
+        "state = FolderState(Path(sys.argv[1]), '1', 0, sys.argv[2])\n"
+        "state.write_key('niss.exchange', b'\\xa5' * 32)\n"
+        "state.delete_key('niss.exchange')\nos._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder), synchronous], check=True)
+    found = {name for name in os.listdir(folder) if b"\xa5" * 32 in (folder / name).read_bytes()}
+    assert found == (set() if synchronous == "FULL" else {"devices.sqlite-wal"})
+
+
 def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No such file"), lock_device(tmp_path / "lost"):
         pass

@@ -156,6 +156,27 @@ def test_only_the_code_that_is_installed_is_signed(folder: Path, tmp_path: Path)
         sign_bundle(folder, tmp_path / "key")
 
 
+def test_what_is_compared_is_what_is_signed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else who may write to the folder changes the file when it has been read."""
+    read, bundle = Path.read_bytes, folder / BUNDLE_FILE
+
+    def read_and_change(self: Path) -> bytes:
+        content = read(self)
+        if self == bundle:
+            bundle.write_bytes(b"other code")
+        return content
+
+    key = make_key(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", read_and_change)
+    second = sign_bundle(folder, key)
+    monkeypatch.undo()
+    assert read_name(bundle.read_bytes()) == (NAME, VERSION)
+    assert accepts(folder, {second.signer: second.public_key})
+    assert sorted(each.name for each in folder.iterdir()) == [BUNDLE_FILE, SIGNATURES_FILE]
+
+
 def test_other_keys_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no key")
     keys = [

@@ -737,3 +737,23 @@ def test_after_its_last_upload_no_noise_can_be_derived_again() -> None:
     again = server.ask_upload(0)
     assert again is not None
     assert again.content["arrays"]["update"].data == first.content["arrays"]["update"].data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_whose_keys_are_gone_does_not_register_again(kind: str) -> None:
+    """With new keys and nobody pinned, a server could name it peers of its own making."""
+    server = make_server(randomness=kind)
+    device = server.devices[0]
+    server.begin()
+    assert not server.ask_upload(0).has_error()
+    assert device.entry.last_round == 1
+    # Registering again is no harm as long as the keys are those of before.
+    card = device.answer(server.request(REGISTER, 1, 1))
+    keys_of(device).forget_private()
+    again = device.answer(server.request(REGISTER, 2, 1))
+    if kind == "secret":
+        assert code_of(again) == REFUSED
+        assert keys_of(device).has_forgotten()
+    else:
+        # Seeded keys are functions of the seed: the same ones again.
+        assert again.content["config"]["card"] == card.content["config"]["card"]
