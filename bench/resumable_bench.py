@@ -9,9 +9,11 @@ import fcntl
 import json
 import logging
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ class ResumableBench:
     """One of this folder's programs.
 
     `keys` name a run among the others, "seed" the last of them; `list_jobs` gives their values and
-    the overrides for each run. `describe` takes what a run leaves from its summary and its metrics;
+    the overrides for each run, in which {root} stands for `--root`; a run that was made with other
+    overrides is made again. `describe` takes what a run leaves from its summary and its metrics;
     `judge`, what all of them come to. `root_key` is what `--root` stands for in the runs that
     `rooted` says: digits come with scikit-learn.
     """
@@ -63,17 +66,19 @@ class ResumableBench:
         from single_run import run_once
 
         results = self.read_results()
-        done = {tuple(run[key] for key in self.keys) for run in results["runs"]}
+        done = {(*self._place(run), *run["overrides"]) for run in results["runs"]}
         for number, (*place, overrides) in enumerate(self.list_jobs()):
-            if tuple(place) in done or number % parts != part:
+            if (*place, *overrides) in done or number % parts != part:
                 continue
             begin = time.perf_counter()
             rooted = [f"{self.root_key}={root}"] if self.rooted(overrides) else []
-            summary, metrics = run_once([*overrides, *rooted])
+            words = [word.replace("{root}", root) for word in overrides]
+            summary, metrics = run_once([*words, *rooted])
             run = {
                 **dict(zip(self.keys, place, strict=True)),
                 "overrides": overrides,
                 "seconds": round(time.perf_counter() - begin, 1),
+                "commit": read_commit(),
                 **self.describe(summary, metrics),
             }
             self._add(run, summary["versions"])
@@ -85,12 +90,17 @@ class ResumableBench:
         with self.file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             results = self.read_results()
+            place = self._place(run)
+            results["runs"] = [each for each in results["runs"] if self._place(each) != place]
             results["runs"].append(run)
             results |= {"versions": versions, "date": datetime.date.today().isoformat()}
             whole = {**results, **self.judge(results["runs"])}
             temporary = self.file.with_suffix(".tmp")
             temporary.write_text(json.dumps(whole, indent=1) + "\n")
             os.replace(temporary, self.file)
+
+    def _place(self, run: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(run[key] for key in self.keys)
 
     def read_results(self) -> Results:
         """Return the results so far."""
@@ -103,3 +113,13 @@ class ResumableBench:
             "seeds": self.seeds,
             "runs": [],
         }
+
+
+@lru_cache(maxsize=1)
+def read_commit() -> str | None:
+    """Return the commit of the code that runs; None outside a repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
