@@ -22,11 +22,8 @@ def test_a_device_that_is_unregistered_in_a_run(tmp_path: Path) -> None:
         )
         launcher = federation.start_run("num_clients=3", "num_rounds=3", folder=tmp_path / "run")
         federation.wait_until((pause / "reached").exists, "its first upload has left")
-        nodes = federation.ask("supernode", "list", CONNECTION)["nodes"]
-        key = (device.folder / "key.pub").read_text().split()[1]
-        (node,) = [each["node-id"] for each in nodes if key in str(each)] or [None]
-        print(nodes)
-        federation.call("flwr", "supernode", "unregister", str(node), CONNECTION)
+        node = device.log.split("SuperNode ID:")[-1].split()[0]
+        federation.call("flwr", "supernode", "unregister", node, CONNECTION)
         (pause / "go on").touch()
         code, output, errors = federation.finish(launcher)
         assert code == 0, output + errors + federation.describe()
