@@ -155,13 +155,13 @@ def test_content_of_other_types_is_not_read(content: str) -> None:
     def change(reply: Message) -> Message:
         array = Array("uint8", (1,), "x", b"1")
         if content == "records":
-            found: Any = ConfigRecord({"config": 1})
+            found: Any = ConfigRecord()
         elif content == "a record":
             found = RecordDict()
             found.__dict__["_data"]["config"] = array
         else:
-            array.data = None  # type: ignore[assignment]
             found = RecordDict({"arrays": ArrayRecord({"update": array})})
+            found["arrays"]["update"].data = None  # type: ignore[index,union-attr,assignment]
         built = build_message(describe_metadata(reply), RecordDict())
         built.__dict__["_content"] = found
         return built

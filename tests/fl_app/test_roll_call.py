@@ -133,6 +133,9 @@ def test_devices_that_all_answer() -> None:
     expected = {0: 3, 1: 0, 2: 4, 3: 1, 4: 2}
     for least in (None, 3, 5):
         assert devices(*claims, least=least) == expected
+    grid = Claims(*claims)
+    read_device_ids(grid, 5)
+    assert grid.found == 6  # looked at once
 
 
 BAD: dict[str, Any] = {
@@ -170,6 +173,8 @@ def test_a_bad_device_is_left_out(bad: Any, caplog: pytest.LogCaptureFixture) ->
 
 def test_too_few_devices() -> None:
     good = [(3, 4), (0, 4), (2, 4)]
+    with pytest.raises(RunError, match=r"0 of 1 nodes take part"):
+        devices((0, MOST_CLIENTS + 1))
     for bad in (None, (3, 4)):
         with pytest.raises(
             RunError, match=r"3 of 4 nodes take part after 0.5 s; 4 needed, each with a number"
