@@ -90,8 +90,10 @@ def watch_sending(folder: Path, point: str, ledger: Path) -> None:
 def main(folder: Path, point: str, arguments: list[str]) -> None:
     if arguments[:1] == [CLIENT_APP]:
         pause_in_app(folder, point)
-        command, arguments = CLIENT_APP, arguments[1:]
+        arguments = arguments[1:]
     else:
+        from fl_app.supernode import run_supernode
+
         (state,) = re.findall(r'state-dir="([^"]+)"', " ".join(arguments))
         watch_sending(folder, point, Path(state))
         shim = folder / CLIENT_APP
@@ -99,9 +101,10 @@ def main(folder: Path, point: str, arguments: list[str]) -> None:
         shim.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         shim.chmod(0o755)
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        command = SUPERNODE
-    sys.argv = [command, *arguments]
-    (found,) = entry_points(group="console_scripts", name=command)
+        sys.argv = [SUPERNODE, *arguments]
+        run_supernode()
+    sys.argv = [CLIENT_APP, *arguments]
+    (found,) = entry_points(group="console_scripts", name=CLIENT_APP)
     found.load()()
 
 

@@ -3,6 +3,7 @@
 FL_APP_ALL_KILLS=1 python -m pytest -m slow tests/deployment/test_kills.py runs all nine.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,12 +49,19 @@ class Watched:
         pause = self._folder / f"{self._starts}"
         pause.mkdir(parents=True)
         self._starts += 1
-        self._federation.kill_device(self._device)
+        with contextlib.suppress(ProcessLookupError):
+            self._federation.kill_device(self._device)
         self._federation.bring_back(
             self._device,
             lambda: self._federation.start_pausing_device(self._device, pause, point),
         )
         return pause
+
+    def keep_up(self) -> None:
+        """Start it again if it has ended, as a service manager does."""
+        assert self._device.process is not None
+        if self._device.process.poll() is not None:
+            self.restart()
 
     def check_ledger(self, least: int, crashes: int) -> None:
         """At no time is there less in the ledger than had left, or more than one a crash more."""
@@ -108,6 +116,8 @@ def test_a_run_survives_kills(
     else:
         assert code == 1, output + errors + pair.describe()
         assert f"resume={folder}" in errors
+        for each in watched:
+            each.keep_up()
         pair.wait_for_devices(2)
         code, output, errors = pair.finish(pair.start_run(folder=folder, resume=True))
         assert code == 0, output + errors + pair.describe()
@@ -118,8 +128,9 @@ def test_a_run_survives_kills(
         # The reply that had left before the SuperNode was killed counts.
         assert outcome.rows[1]["num_replies"] == (2 if point == "sent" else 1)
     else:
-        assert all(row["num_replies"] == 2 for row in outcome.rows[1:])
+        # A round that the killed SuperLink cut off may lack a reply; the resumed ones do not.
+        assert [row["num_replies"] for row in outcome.rows[-2:]] == [2, 2]
     # The run goes on while the device is away.
-    least = (1 if point == "sent" else 0) if killed == "supernode" else 3
+    least = (1 if point == "sent" else 0) if killed == "supernode" else 2
     device.check_ledger(least, crashes=1)
-    other.check_ledger(3, crashes=killed != "supernode")
+    other.check_ledger(2, crashes=killed != "supernode")
