@@ -116,9 +116,13 @@ def test_a_run_survives_kills(
     else:
         assert code == 1, output + errors + pair.describe()
         assert f"resume={folder}" in errors
-        for each in watched:
-            each.keep_up()
-        pair.wait_for_devices(2)
+
+        def all_up() -> bool:
+            for each in watched:
+                each.keep_up()
+            return pair.num_online() == 2
+
+        pair.wait_until(all_up, "both devices are connected")
         code, output, errors = pair.finish(pair.start_run(folder=folder, resume=True))
         assert code == 0, output + errors + pair.describe()
     outcome = read_outcome(folder)

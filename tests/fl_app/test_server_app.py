@@ -2,10 +2,12 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.superlink.grid import HttpGrid
 
 from fl_app import server_app
 from fl_app.client_app import app as client_app
@@ -249,3 +251,33 @@ def test_a_context_without_a_configuration_runs_the_defaults(
     server_app.main(InProcessGrid(client_app, 2, {}), context)
     (summary,) = tmp_path.rglob("summary.json")
     assert json.loads(summary.read_text())["num_clients"] == 2
+
+
+class RemoteGrid(HttpGrid):
+    """Flower's own grid to a SuperLink, as far as what is asked of it; nodes of this process."""
+
+    def __init__(self, num_clients: int) -> None:
+        self._inner = InProcessGrid(client_app, num_clients, {})
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._inner.pull_messages(message_ids)
+
+
+def test_the_nodes_of_a_superlink_are_devices_whatever_the_settings_say(tmp_path: Path) -> None:
+    for overrides in (
+        "num_rounds=1",
+        "num_rounds=1 num_clients=3",
+        "num_rounds=1 engine=in_process",
+    ):
+        folder = tmp_path / overrides.replace(" ", "_")
+        run_config = {"overrides": overrides, "output-dir": str(folder)}
+        context = Context(1, 0, {}, RecordDict(), run_config)
+        server_app.main(RemoteGrid(3), context)
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["engine"], summary["num_clients"]) == ("deployment", 3)

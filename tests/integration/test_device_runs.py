@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from flwr.app import (
-    Array,
-    ArrayRecord,
     ConfigRecord,
     Error,
     Message,
@@ -101,45 +99,44 @@ def test_with_one_limit_reached_the_others_go_on(tmp_path: Path) -> None:
     assert all(policy_refused(reply) for reply in devices[2].replies)
 
 
+Say = Callable[[Message, Message], Message]
+
+
 class Saying(Device):
     """A device that answers each training request as it is told, whatever it is asked."""
 
-    def __init__(self, *given: object, say: Callable[[Message], Message], **policy: object) -> None:
+    def __init__(self, *given: object, say: Say, **policy: object) -> None:
         super().__init__(*given, **policy)  # type: ignore[arg-type]
         self._say = say
 
     def ask(self, message: Message, *given: Any) -> Message:
         reply = super().ask(message, *given)
-        return self._say(message) if message.metadata.message_type == "train" else reply
+        trains = message.metadata.message_type == "train"
+        return self._say(message, reply) if trains else reply
 
 
-def error(code: int) -> Callable[[Message], Message]:
-    return lambda message: Message(Error(code, "a text of the device's own"), reply_to=message)
+def error(code: int) -> Say:
+    return lambda message, _: Message(Error(code, "a text of the device's own"), reply_to=message)
 
 
-def sit_out(message: Message) -> Message:
+def sit_out(message: Message, _: Message) -> Message:
     config = ConfigRecord({"status": "ineligible"})
     return Message(RecordDict({"config": config}), reply_to=message)
 
 
-def fail_locally(message: Message) -> Message:
-    metrics = MetricRecord({"num-examples": 1, "local-failure": 1})
-    upload = Array("uint8", (4,), "dp_fedpaq.upload.v1", b"abcd")
-    records = RecordDict({"arrays": ArrayRecord({"update": upload}), "metrics": metrics})
-    return Message(records, reply_to=message)
+def fail_locally(message: Message, reply: Message) -> Message:
+    reply.content["metrics"] = MetricRecord({"num-examples": 1, "local-failure": 1})
+    return reply
 
 
 SAYINGS = {
     **{f"error {code}": error(code) for code in (STATE_LOST, 0, 2, 1001, 1005, 77, -(2**31))},
     "sits out": sit_out,
-    "failed": fail_locally,
 }
 
 
 @pytest.mark.parametrize("say", SAYINGS.values(), ids=SAYINGS)
-def test_no_device_ends_the_run_of_the_others(
-    tmp_path: Path, say: Callable[[Message], Message]
-) -> None:
+def test_no_device_ends_the_run_of_the_others(tmp_path: Path, say: Say) -> None:
     devices = make_devices(tmp_path)
     devices[2] = Saying(tmp_path / "other", 2, say=say)
     outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, "engine=deployment")
@@ -169,15 +166,52 @@ def test_a_simulation_ends_where_a_client_s_state_is_lost(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("say", [error(STATE_LOST), sit_out, fail_locally])
-def test_a_device_that_was_asked_alone_ends_nothing_either(
-    tmp_path: Path, say: Callable[[Message], Message]
-) -> None:
+def test_a_device_that_was_asked_alone_ends_nothing_either(tmp_path: Path, say: Say) -> None:
     devices = make_devices(tmp_path)
     devices[0] = Saying(tmp_path / "other", 0, say=say)
     small = ("participation=round_robin", "num_sampled_clients=1", "num_rounds=4")
     outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
-    assert [row["num_replies"] for row in outcome.rows[1:]].count(0) == 1
+    counts = [row["num_replies"] for row in outcome.rows[1:]]
+    assert counts.count(0) == (0 if say is fail_locally else 1)
     assert outcome.summary["num_rounds"] == 4
+
+
+def test_failures_that_others_interrupt_end_nothing(tmp_path: Path) -> None:
+    """However often one device fails: not all did, one after the other."""
+    devices = make_devices(tmp_path)
+    devices[0] = Saying(tmp_path / "other", 0, say=error(1005))
+    small = ("participation=round_robin", "num_sampled_clients=1", "num_rounds=20")
+    outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
+    assert [row["num_replies"] for row in outcome.rows[1:]].count(0) == 5
+
+
+def test_a_device_s_word_that_its_evaluations_failed_ends_nothing(tmp_path: Path) -> None:
+    """Honest devices say nothing of them."""
+
+    def boast(message: Message, reply: Message) -> Message:
+        told = {"value": -1.0, "best-value": -1.0, "clipped": 0.0, "failures": 1.0, "is-shared": 0}
+        points = {"best-point": [0.5], "points": [0.5], "values": [-1.0]}
+        reply.content["metrics"] = MetricRecord({"num-examples": 1, **told, **points})
+        return reply
+
+    policy = {"allowed_strategies": ALL, "allow_seeded": True}
+    devices = make_devices(tmp_path, **policy)
+    devices[1] = Saying(tmp_path / "other", 1, say=boast, **policy)
+    chosen = (*SEARCH, "engine=deployment", "randomness=seeded")
+    outcome = run_on_devices(tmp_path / "run", devices, *chosen)
+    assert outcome.summary["num_rounds"] == ROUNDS
+    # The word arrived.
+    assert "evaluations failed on 1 clients" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_search_has_as_many_agents_as_its_settings_say(tmp_path: Path) -> None:
+    devices = [*make_devices(tmp_path, allowed_strategies=ALL), Device(tmp_path / "more", CLIENTS)]
+    for device in devices:
+        device.node_config["num-partitions"] = CLIENTS + 1
+    chosen = (*SEARCH, f"num_clients={CLIENTS}", "engine=deployment")
+    outcome = run_on_devices(tmp_path / "run", devices, *chosen)
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS] * ROUNDS
+    assert "claims number 4, the run has 0 to 3" in (tmp_path / "run" / "run.log").read_text()
 
 
 def test_when_all_devices_fail_the_run_ends(tmp_path: Path) -> None:
