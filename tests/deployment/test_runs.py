@@ -38,8 +38,12 @@ def test_a_method_completes_its_rounds(
     if method == "dp_fedpaq":
         alone = run(*METHODS[method], *SIZES)
         assert outcome.sha256 == alone.sha256
+        # Devices do not say how well they learn, or how much they hold, which epsilon depends on.
+        own = dict.fromkeys(("seconds", "train_loss", "epsilon", "control_bytes"))
         for row, other in zip(outcome.rows, alone.rows, strict=True):
-            assert {**row, "seconds": 0} == {**other, "seconds": 0}
+            assert {**row, **own} == {**other, **own}
+            assert row["train_loss"] is None
+            assert row["epsilon"] >= other["epsilon"]
     else:
         assert outcome.summary["randomness"] == "secret"
 
