@@ -57,7 +57,10 @@ class FederatedRun(RecordedRun):
         strategy = build_strategy(
             settings,
             client_ids=client_ids,
-            num_records={index: int(size) for index, size in enumerate(sizes)},
+            # What devices hold, nobody knows but they.
+            num_records=None
+            if self._on_devices
+            else {index: int(size) for index, size in enumerate(sizes)},
             on_round=self._on_round,
         )
         assert not isinstance(strategy, DpFtsDe)
@@ -101,11 +104,13 @@ class FederatedRun(RecordedRun):
                 outcome.server_round,
                 outcome.num_local_failures,
             )
-        if outcome.num_local_failures and outcome.num_local_failures == outcome.num_replies:
+        all_failed = 0 < outcome.num_local_failures == outcome.num_replies
+        if all_failed and not self._on_devices:
             raise RunError(
                 "local training failed or diverged on every client that answered; see run.log"
             )
-        everybody_out = 0 < outcome.num_sampled == outcome.num_ineligible
+        fewest = len(self._client_ids) if self._on_devices else 1
+        everybody_out = fewest <= outcome.num_sampled == outcome.num_ineligible
         if self._totals["updates"] == 0 and everybody_out:
             raise RunError(
                 f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "

@@ -63,6 +63,9 @@ class RecordedRun(ABC):
         self._interrupted = threading.Event()
         self._totals = {"updates": 0, "update_bytes": 0, "uplink_bytes": 0, "rounds": 0}
         self._last: dict[str, Any] = {}
+        # Devices are not believed to end a run, whatever they say, but by all of them.
+        self._on_devices = settings.engine.name == "deployment"
+        self._errors_in_a_row = 0
 
     @property
     @abstractmethod
@@ -187,14 +190,17 @@ class RecordedRun(ABC):
         self._totals["uplink_bytes"] += outcome.uplink_bytes
         self._totals["rounds"] = outcome.server_round
         self._write_row(_row(outcome), evaluation)
-        if outcome.num_states_lost:
+        if outcome.num_states_lost and not self._on_devices:
             # The checkpoint before this round stays: a resumed run asks these clients again.
             raise RunError(
                 f"{outcome.num_states_lost} clients could not write to {self._store.checkpoints}; "
                 "is the disk full? See run.log"
             )
         self._check_round(outcome)
-        if 0 < outcome.num_sampled == outcome.num_errors:
+        all_failed = 0 < outcome.num_sampled == outcome.num_errors
+        self._errors_in_a_row = self._errors_in_a_row + outcome.num_sampled if all_failed else 0
+        enough = len(self._client_ids) if self._on_devices else 1
+        if self._errors_in_a_row >= enough:
             raise RunError(
                 f"every client of round {outcome.server_round} answered with an error; see run.log"
             )

@@ -84,7 +84,7 @@ class SearchRun(RecordedRun):
                 outcome.num_local_failures,
             )
         failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
-        if failed and outcome.server_round == 1:
+        if failed and outcome.server_round == 1 and not self._on_devices:
             raise RunError("every evaluation failed on every client; see run.log")
 
     def _remember(self, rows: Iterable[dict[str, Any]]) -> None:

@@ -5,19 +5,19 @@ import dataclasses
 import logging
 import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.begun_run import BegunRun
-from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION, STATE_KEY
+from fl_app.client_app import STATE_KEY
 from fl_app.data import DataError, load_dataset
 from fl_app.device_state import create_state
+from fl_app.engines.flower_internals import is_remote
 from fl_app.engines.outcome import Outcome, write_outcome
 from fl_app.engines.prompt_grid import PromptGrid
 from fl_app.engines.submitted_run import FOLDER, OUTCOME, ToldStore, is_marked, print_record
@@ -26,17 +26,12 @@ from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun
 from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
+from fl_app.roll_call import read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
 from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
 from fl_app.search_run import SearchRun
 from fl_app.search_task import load_run_objective
-from fl_app.settings import RunSettings
-
-NODE_TIMEOUT = 120.0
-NODE_POLL_SECONDS = 0.2
-# Flower's simulation looks through all messages for each node: many at once take far longer.
-NODES_AT_ONCE = 64
-QUERY_TYPE = f"{MessageType.QUERY}.{QUERY_ACTION}"
+from fl_app.settings import EngineSettings, RunSettings
 
 app = ServerApp()
 _log = logging.getLogger(__name__)
@@ -67,6 +62,8 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     if begun is not None and begun.is_finished:
         return begun.folder
     settings, given = (begun.settings, True) if begun else read_settings(run_config)
+    if is_remote(grid):
+        settings = _as_deployment(settings)
     devices = settings.engine.name == "deployment"
     if devices:
         grid = PromptGrid(grid)
@@ -79,8 +76,12 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     with contextlib.closing(store), _log_to(store.folder / LOG_FILE):
         checkpoint = begun.read_checkpoint() if begun else None
         create_state(store.checkpoints)
-        told = None if devices or run_config.get(STATE_KEY) else store.checkpoints
-        client_ids = read_client_ids(grid, settings.num_clients if given else None, told, devices)
+        expected = settings.num_clients if given else None
+        if devices:
+            client_ids = read_device_ids(grid, expected, expected if settings.search else None)
+        else:
+            told = None if run_config.get(STATE_KEY) else store.checkpoints
+            client_ids = read_client_ids(grid, expected, told)
         settings = dataclasses.replace(settings, num_clients=len(client_ids))
         stop = str(run_config.get("stop-file") or "")
         run = _build_run(
@@ -229,6 +230,12 @@ def _as_simulation(settings: RunSettings) -> RunSettings:
     return dataclasses.replace(settings, engine=engine)
 
 
+def _as_deployment(settings: RunSettings) -> RunSettings:
+    """Name the engine where the nodes are a SuperLink's, whatever the settings say."""
+    engine = EngineSettings(name="deployment", superlink=settings.engine.superlink)
+    return dataclasses.replace(settings, engine=engine)
+
+
 def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
     """Return the run's folder: ``output-dir``, by default a new one under FLWR_HOME.
 
@@ -247,86 +254,3 @@ def read_folder(run_config: Mapping[str, Any], run_id: int) -> Path:
     if not Path(given).expanduser().is_absolute():
         raise ConfigError("output-dir", given, "an absolute path")
     return Path(given)
-
-
-def read_client_ids(
-    grid: Grid,
-    expected: int | None,
-    state_folder: Path | None = None,
-    devices: bool = False,
-) -> dict[int, int]:
-    """Return node id -> partition number of all nodes.
-
-    Parameters
-    ----------
-    grid : Grid
-        One that has ``partition_ids`` is believed; on others the nodes are asked.
-    expected : int or None
-        How many nodes there must be; None: as many as the nodes say there are partitions.
-    state_folder : Path or None
-        Where the nodes that are asked shall keep their states, if they run on this machine.
-    devices : bool
-        Whether the nodes are devices: there may be more than expected, all of which take part, and
-        a device need not know how many there are.
-
-    Raises
-    ------
-    RunError
-        If too few nodes connect or answer in time, or two hold the same partition.
-    ConfigError
-        If the number of nodes is not the one that the configuration names.
-    """
-    known: dict[int, int] | None = getattr(grid, "partition_ids", None)
-    if known is not None:
-        return known
-    if expected is None:
-        # Nodes connect one by one, so the number found at first says nothing.
-        first = _wait_for_nodes(grid, 1)[:1]
-        expected = next(iter(_ask_nodes(grid, first, state_folder).values()))[1] or 1
-    nodes = _wait_for_nodes(grid, expected)
-    if len(nodes) != expected and not devices:
-        raise ConfigError("num_clients", expected, f"the number of connected nodes, {len(nodes)}")
-    answers = _ask_nodes(grid, nodes, state_folder)
-    found = {node: partition for node, (partition, _) in answers.items()}
-    partitions = {count for _, count in answers.values() if count or not devices}
-    if sorted(found.values()) != list(range(len(nodes))) or partitions - {len(nodes)}:
-        raise RunError(
-            f"{len(nodes)} nodes hold the partitions {sorted(found.values())} of "
-            f"{sorted(partitions)}; each of 0 to {len(nodes) - 1} is needed once"
-        )
-    return found
-
-
-def _wait_for_nodes(grid: Grid, least: int) -> list[int]:
-    deadline = time.monotonic() + NODE_TIMEOUT
-    while len(nodes := sorted(grid.get_node_ids())) < least:
-        if time.monotonic() > deadline:
-            raise RunError(f"{len(nodes)} nodes after {NODE_TIMEOUT:g} s; {least} needed")
-        time.sleep(NODE_POLL_SECONDS)
-    return nodes
-
-
-def _ask_nodes(
-    grid: Grid, nodes: list[int], state_folder: Path | None
-) -> dict[int, tuple[int, int]]:
-    """Return the partition of each node, and the number of partitions that it knows of."""
-    answers: dict[int, tuple[int, int]] = {}
-    told = ConfigRecord({STATE_KEY: str(state_folder)} if state_folder else {})
-    for begin in range(0, len(nodes), NODES_AT_ONCE):
-        requests = [
-            Message(RecordDict({"config": told}), dst_node_id=node, message_type=QUERY_TYPE)
-            for node in nodes[begin : begin + NODES_AT_ONCE]
-        ]
-        for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
-            if reply.has_content():
-                answer = reply.content["config"]
-                answers[reply.metadata.src_node_id] = (
-                    int(answer[PARTITION_KEY]),  # type: ignore[arg-type]
-                    int(answer.get(NUM_PARTITIONS_KEY) or 0),  # type: ignore[arg-type]
-                )
-        if missing := min(begin + NODES_AT_ONCE, len(nodes)) - len(answers):
-            raise RunError(
-                f"{missing} of {len(requests)} nodes did not say which partition they hold: they "
-                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log"
-            )
-    return answers

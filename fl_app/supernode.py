@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
+from typing import NoReturn
 
 from fl_app import warm_worker
 from fl_app.engines.flower_internals import shorten_waits
@@ -23,12 +25,28 @@ def start_worker() -> None:
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
+def run_supernode() -> NoReturn:
+    """Run Flower's SuperNode, and end the process with it.
+
+    Its loop ends when the SuperLink breaks a connection off, as one that is killed does; the
+    threads beside it would keep a process that does nothing. Whoever started it starts it again.
+    """
+    sys.argv[0] = "flower-supernode"  # what its usage says
+    try:
+        warm_worker.find_command("flower-supernode")()
+    except Exception:
+        traceback.print_exc()
+    print("the connection to the SuperLink has ended: start the SuperNode again", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def main() -> None:
     """Run the SuperNode with the arguments of the command line."""
-    sys.argv[0] = "flower-supernode"  # what its usage says
     shorten_waits()
     start_worker()
-    warm_worker.find_command("flower-supernode")()
+    run_supernode()
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ version that it was not written for.
 """
 
 import itertools
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
+
+from flwr.serverapp import Grid
 
 from fl_app.errors import RunError
 
@@ -35,26 +38,42 @@ check_flower_version()
 
 from flwr.app import (  # noqa: E402
     Array,
+    ArrayRecord,
+    ConfigRecord,
     Error,
     Message,
     Metadata,
+    MetricRecord,
     RecordDict,
 )
 from flwr.app.message import make_message  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import (  # noqa: E402
+    UnexpectedObjectContentError,
+)
 from flwr.supercore.run import Run  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: E402
+
+# What reading a message's bytes raises, whoever made them; a broken connection is another error.
+UNREADABLE_ERRORS = (
+    *(UnexpectedObjectContentError, DecodeError, RecursionError),
+    *(ValueError, TypeError, LookupError, AttributeError),
+)
 
 _message_numbers = itertools.count(1)
 
 __all__ = [
     "SERVER_NODE_ID",
+    "UNREADABLE_ERRORS",
     "Run",
+    "attribute",
     "build_message",
     "check_flower_version",
     "copy_records",
     "deliver",
     "describe_metadata",
     "identify_process",
+    "is_remote",
     "own_identity",
     "shorten_waits",
 ]
@@ -110,12 +129,64 @@ class ShortWaits:
         time.sleep(min(wanted, LOOK_SECONDS + IDLE_SHARE * (now - self._idle_since)))
 
 
+def is_remote(grid: Grid) -> bool:
+    """Return whether a grid is Flower's to the nodes of a SuperLink: devices, as no simulation."""
+    # Whoever has made one has imported it.
+    module = sys.modules.get("flwr.superlink.grid.http_grid")
+    return module is not None and isinstance(grid, module.HttpGrid)
+
+
 def shorten_waits() -> None:
     """Let the SuperNode of this process look for messages as `ShortWaits` says."""
     from flwr.supernode import start_client_internal
 
     check_flower_version()
     start_client_internal.__dict__["time"] = ShortWaits()
+
+
+def attribute(reply: Message | None, request: Message, name: str, unreadable: int) -> Message:
+    """Return a reply to a request, of the node that was asked, whatever it says of itself.
+
+    Parameters
+    ----------
+    reply : Message or None
+        None: one that could not be read.
+    request : Message
+    name : str
+        The request's id.
+    unreadable : int
+        The code of the error in place of a reply that is no honest node's: one that names another
+        node, request or group, or whose content Flower's types do not allow.
+    """
+    asked = request.metadata
+    if reply is not None and not reply.has_error():
+        told = reply.metadata
+        named = (told.src_node_id, told.reply_to_message_id, told.group_id)
+        if named == (asked.dst_node_id, name, asked.group_id) and _is_readable(reply.content):
+            return reply
+    code = unreadable if reply is None or not reply.has_error() else reply.error.code
+    metadata = {
+        **describe_metadata(request),
+        "_message_id": "",
+        "_src_node_id": asked.dst_node_id,
+        "_dst_node_id": asked.src_node_id,
+        "_reply_to_message_id": name,
+    }
+    return build_message(metadata, Error(code))
+
+
+def _is_readable(content: object) -> bool:
+    """Return whether a content is what a reader of messages takes for granted."""
+    if not isinstance(content, RecordDict):
+        return False
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            arrays = record.values()
+            if not all(isinstance(a, Array) and isinstance(a.data, bytes) for a in arrays):
+                return False
+        elif not isinstance(record, ConfigRecord | MetricRecord):
+            return False
+    return True
 
 
 def deliver(message: Message) -> Message:

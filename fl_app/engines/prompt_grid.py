@@ -1,32 +1,58 @@
-"""A grid of devices that notices replies at once; Flower's own looks for them every 3 seconds."""
+"""A grid of devices: replies are noticed at once, and none can end the run or pass for another's.
 
+Flower's own looks for replies every 3 seconds, all in one: one that cannot be read takes the others
+with it. It also believes what a reply says of itself: whose it is, and what it answers.
+"""
+
+import logging
 import time
 from collections.abc import Iterable
 
 from flwr.app import Message
 
+from fl_app.engines.flower_internals import UNREADABLE_ERRORS, attribute
 from fl_app.engines.relay import GridRelay
+from strategies.dp_fedpaq.messages import UNREADABLE
 
 POLL_SECONDS = 0.1
+_log = logging.getLogger(__name__)
 
 
 class PromptGrid(GridRelay):
-    """A grid that looks for replies every tenth of a second."""
+    """A grid that looks for each reply every tenth of a second.
+
+    A reply that cannot be read, or says that it is another node's or answers another request, is
+    an error of the node that was asked.
+    """
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for their replies, at most `timeout` seconds."""
         begin = time.monotonic()
+        requests = list(messages)
         # None stands for a message that was not accepted.
-        waiting = {name for name in self.push_messages(list(messages)) if name}
+        names = zip(self.push_messages(requests), requests, strict=False)
+        waiting = {name: request for name, request in names if name}
         replies: list[Message] = []
         while waiting:
-            arrived = list(self.pull_messages(waiting))
-            replies += arrived
-            waiting -= {each.metadata.reply_to_message_id for each in arrived}
+            look = time.monotonic()
+            for name, request in list(waiting.items()):
+                if (reply := self._look_for(name, request)) is not None:
+                    replies.append(reply)
+                    del waiting[name]
             if timeout is not None and time.monotonic() - begin >= timeout:
                 break
             if waiting:
-                time.sleep(POLL_SECONDS)
+                # However many there are, half of the time is the others'.
+                time.sleep(max(POLL_SECONDS, time.monotonic() - look))
         return replies
+
+    def _look_for(self, name: str, request: Message) -> Message | None:
+        """Return the reply to a request; None if there is none yet."""
+        try:
+            arrived = list(self.pull_messages([name]))
+        except UNREADABLE_ERRORS as error:
+            _log.warning("reply that cannot be read (%s)", type(error).__name__)
+            return attribute(None, request, name, UNREADABLE)
+        return attribute(arrived[0], request, name, UNREADABLE) if arrived else None

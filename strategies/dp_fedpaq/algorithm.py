@@ -202,9 +202,9 @@ def longest_upload(parameters: DpFedPaqParameters, server_round: int, num_parame
     """Return an L2 norm that no honest upload exceeds, but with probability below exp(-50).
 
     The clipped update, and the noise of the client that adds most. Infinite where the server
-    cannot know: with a quantiser, whose rounding lengthens, or without clipping.
+    cannot know: without clipping, or with published noise.
     """
-    if parameters.clipping_norm is None or parameters.quantizer != "none":
+    if parameters.clipping_norm is None:
         return math.inf
     longest = parameters.clipping_norm
     if parameters.client_adds_noise:
@@ -213,6 +213,9 @@ def longest_upload(parameters: DpFedPaqParameters, server_round: int, num_parame
         most = client_mechanism(parameters, server_round, parameters.min_records)
         assert most is not None
         longest += most.noise_std * (math.sqrt(num_parameters) + 10.0)
+    if parameters.quantizer == "qsgd":
+        # Rounding moves each coordinate by less than scale / s.
+        longest *= 1.0 + math.sqrt(num_parameters) / parameters.num_levels
     # Numbers travel in float32.
     return longest * (1.0 + 1e-6) + 1e-30
 

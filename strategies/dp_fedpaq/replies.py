@@ -12,6 +12,7 @@ from strategies.dp_fedpaq.messages import (
     FAILED,
     REFUSED,
     STATE_LOST,
+    UNREADABLE,
     MessageError,
     Reply,
     parse_reply,
@@ -27,6 +28,7 @@ ERRORS = {
     REFUSED: "refused by the client",
     FAILED: "failed on the client",
     STATE_LOST: "could not keep its state",
+    UNREADABLE: "reply that cannot be read",
 }
 
 

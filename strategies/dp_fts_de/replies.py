@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from flwr.app import Message
 
 from strategies.dp_fedpaq.messages import MessageError, Reply
@@ -29,7 +30,7 @@ class StepReplies:
     counts : CollectedReplies
         Bytes, errors and what was dropped; `num_valid` are the agents that did their step.
     vectors : dict of int to ndarray of float64, shape (M,)
-        Of each agent that was asked for one, as sent: not clipped again yet, perhaps not finite.
+        Of each agent that was asked for one, as sent: finite, not clipped again yet.
     progress : dict of int to Progress
         Of each agent that reports it.
     """
@@ -76,7 +77,10 @@ def sort_replies(
         if agent in asked:
             if upload is None:
                 raise MessageError("reply without an upload")
-            vectors[agent] = unpack_vector(upload, parameters.num_random_features)
+            vector = unpack_vector(upload, parameters.num_random_features)
+            if not np.isfinite(vector).all():
+                raise MessageError("upload with a number that is not finite")
+            vectors[agent] = vector
         elif upload is not None:
             raise MessageError("upload that was not asked for")
         if told is not None and parameters.randomness == "seeded" and told.fits(parameters):

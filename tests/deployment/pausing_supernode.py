@@ -1,14 +1,21 @@
 """A SuperNode that stops at a named point of its first training request, so that a test can kill.
 
+It also writes down each upload that leaves it, and how many the ledger held at that moment.
+
 ``python pausing_supernode.py FOLDER POINT ARGUMENT ...`` is ``flower-supernode ARGUMENT ...`` but
 for the pause. Points: ``before`` the app sees the request, ``after`` the app has answered (what it
 keeps is written, nothing is sent), ``sent`` (the reply has left the SuperNode). At the point, the
-file ``reached`` appears in FOLDER, and all waits for the file ``go on``. It happens once.
+file ``reached`` appears in FOLDER, and all waits for the file ``go on``. It happens once. At any
+other point than these, never.
+
+The file ``traffic`` in FOLDER has a line for each upload, written before it is sent: the round, the
+SHA-256 of what is sent, and the number of releases in the ledger.
 
 Nothing of this is in the product: Flower's own classes are changed, in these processes.
 """
 
 import os
+import re
 import sys
 import time
 from importlib.metadata import entry_points
@@ -16,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 POINTS = ("before", "after", "sent")
+TRAFFIC = "traffic"
 CLIENT_APP, SUPERNODE = "flwr-clientapp", "flower-supernode"
 
 
@@ -47,42 +55,56 @@ def pause_in_app(folder: Path, point: str) -> None:
     ClientApp.__call__ = pausing  # type: ignore[method-assign]
 
 
-def pause_after_sending(folder: Path) -> None:
-    """Pause when the SuperNode has sent the reply to a training request."""
+def watch_sending(folder: Path, point: str, ledger: Path) -> None:
+    """Write down the uploads that the SuperNode sends, and pause when the first has been sent."""
+    from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
     from flwr.supernode import start_client_internal as loop
 
-    send = loop._push_messages
+    from fl_app.device_ledger import list_releases
 
-    def pausing(state: Any, **options: Any) -> None:
-        trains = False
+    push_messages = loop._push_messages
 
-        def noted(message: Any, *arguments: Any) -> Any:
-            nonlocal trains
+    def watched(state: Any, **options: Any) -> None:
+        group = ""
+
+        def send(message: Any, *arguments: Any) -> Any:
+            nonlocal group
             trains = message.metadata.message_type == "train"
+            group = message.metadata.group_id if trains else ""
             return options["send"](message, *arguments)
 
-        send(state=state, **{**options, "send": noted})
-        if trains:
+        def push_object(run: int, session: str, name: str, content: bytes) -> None:
+            # What holds an array's bytes.
+            if get_object_type_from_object_content(content) == "ArrayChunk":
+                with (folder / TRAFFIC).open("a") as file:
+                    file.write(f"{group} {name} {len(list_releases(ledger))}\n")
+            options["push_object"](run, session, name, content)
+
+        push_messages(state=state, **{**options, "send": send, "push_object": push_object})
+        if group and point == "sent":
             pause(folder)
 
-    loop._push_messages = pausing
+    loop._push_messages = watched
 
 
 def main(folder: Path, point: str, arguments: list[str]) -> None:
     if arguments[:1] == [CLIENT_APP]:
         pause_in_app(folder, point)
-        command, arguments = CLIENT_APP, arguments[1:]
+        arguments = arguments[1:]
     else:
-        if point == "sent":
-            pause_after_sending(folder)
+        from fl_app.supernode import run_supernode
+
+        (state,) = re.findall(r'state-dir="([^"]+)"', " ".join(arguments))
+        watch_sending(folder, point, Path(state))
         shim = folder / CLIENT_APP
         words = f"'{sys.executable}' '{__file__}' '{folder}' {point} {CLIENT_APP}"
         shim.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         shim.chmod(0o755)
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        command = SUPERNODE
-    sys.argv = [command, *arguments]
-    (found,) = entry_points(group="console_scripts", name=command)
+        sys.argv = [SUPERNODE, *arguments]
+        run_supernode()
+    sys.argv = [CLIENT_APP, *arguments]
+    (found,) = entry_points(group="console_scripts", name=CLIENT_APP)
     found.load()()
 
 

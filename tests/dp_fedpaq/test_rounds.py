@@ -1,5 +1,6 @@
 """Budgets, cohorts of any size, and noise at the server, over whole runs."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,8 +9,9 @@ from flwr.app import Message
 
 from fl_app.engines.in_process import FIRST_NODE_ID
 from strategies.dp_fedpaq import DpFedPaq, ParameterError
-from strategies.dp_fedpaq.algorithm import longest_upload
+from strategies.dp_fedpaq.algorithm import decode_update, encode_update, longest_upload
 from strategies.mechanisms.closed_form import gaussian_epsilon
+from strategies.mechanisms.quantization import QuantizedVector, dequantize_qsgd
 from strategies.mechanisms.rng import Randomness
 from strategies.rounds import RoundResult
 from tests.dp_fedpaq.test_server import RecordingGrid, make_app, start, strategy
@@ -234,4 +236,20 @@ def test_no_honest_upload_is_too_long() -> None:
     std = chosen.sensitivity_in_round(1).value * 50.0
     norms = np.linalg.norm(stream.standard_normal(16 * 20_000).reshape(-1, 16) * std, axis=1)
     assert norms.max() + 1e-3 < longest < 1e-3 + std * 15
-    assert longest_upload(strategy(quantizer="qsgd").parameters, 1, 16) == math.inf
+    assert longest_upload(strategy(clipping_norm=None, noise_multiplier=0.0).parameters, 1, 16) == (
+        math.inf
+    )
+
+
+def test_rounding_makes_no_honest_upload_too_long() -> None:
+    """Where it lengthens most: numbers just above a level, each rounded up."""
+    chosen = strategy(clipping_norm=1.0, noise_multiplier=0.0, num_levels=2).parameters
+    longest = longest_upload(chosen, 1, 10_000)
+    update = np.full(10_000, 0.01)
+    codes = QuantizedVector(1.0, np.ones(10_000, np.uint8), 2)
+    assert float(np.linalg.norm(dequantize_qsgd(codes))) == 50.0 < longest < 51.1
+    sent = encode_update(update, chosen, Randomness("seeded", 1).stream("rounding"))
+    norm = float(np.linalg.norm(decode_update(sent, 10_000, chosen)))
+    assert 5.0 < norm < longest
+    precise = dataclasses.replace(chosen, num_levels=60_000)
+    assert 1.0 < longest_upload(precise, 1, 16) < 1.0001

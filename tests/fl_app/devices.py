@@ -12,7 +12,12 @@ from fl_app.config import compose_settings
 from fl_app.device_budget import RunSpending, spend_by_run
 from fl_app.device_ledger import Release, list_releases
 from fl_app.device_state import STATE_FILE
-from fl_app.engines.flower_internals import copy_records, deliver
+from fl_app.engines.flower_internals import (
+    build_message,
+    copy_records,
+    deliver,
+    describe_metadata,
+)
 from fl_app.engines.in_process import run_in_process
 from fl_app.server_app import app as server_app
 from tests.conftest import Outcome, read_outcome
@@ -74,10 +79,10 @@ class Device:
 
 def copied(message: Message) -> Message:
     """Return a message with records of its own."""
-    found = deliver(message)
-    if found.has_content():
-        found.content = copy_records(found.content)
-    return found
+    if not message.metadata.message_id:
+        return deliver(message)
+    content = message.error if message.has_error() else copy_records(message.content)
+    return build_message(describe_metadata(message), content)
 
 
 def policy_refused(reply: Message) -> bool:

@@ -1,38 +1,56 @@
 """The grid of devices: every reply is noticed, nothing is waited for in vain."""
 
+from collections import Counter
+from typing import Any
+
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from google.protobuf.message import DecodeError
 
 from fl_app.client_app import app as client_app
 from fl_app.engines import prompt_grid
+from fl_app.engines.flower_internals import (
+    UnexpectedObjectContentError,
+    build_message,
+    describe_metadata,
+)
 from fl_app.engines.in_process import InProcessGrid
 from fl_app.engines.prompt_grid import PromptGrid
 from fl_app.engines.relay import GridRelay
-from fl_app.server_app import QUERY_TYPE
+from fl_app.errors import RunError
+from fl_app.roll_call import QUERY_TYPE
+from strategies.dp_fedpaq.messages import UNREADABLE
 
 
 class SlowGrid(GridRelay):
-    """Replies come one at each look; some messages are not accepted, some never answered."""
+    """The nth reply comes at the nth look; some messages are not accepted, some never answered."""
 
     def __init__(self, refused: int = 0, lost: int = 0) -> None:
         super().__init__(InProcessGrid(client_app, 4, {}))
         self._refused, self._lost = refused, lost
-        self.looks = 0
+        self._names: list[str] = []
+        self.looks: Counter[str] = Counter()
 
     def push_messages(self, messages):
-        names = list(super().push_messages(messages))
-        return [None] * self._refused + names[self._refused :]
+        self._names = list(super().push_messages(messages))
+        return [None] * self._refused + self._names[self._refused :]
 
     def pull_messages(self, message_ids):
-        assert None not in message_ids
-        self.looks += 1
-        names = sorted(message_ids, key=int)[: max(0, len(list(message_ids)) - self._lost)]
-        return super().pull_messages(names[:1])
+        (name,) = message_ids
+        self.looks[name] += 1
+        place = self._names.index(name)
+        there = place < self.looks[name] and place < 4 - self._lost
+        return self.read(super().pull_messages([name])) if there else []
+
+    def read(self, replies):
+        return replies
 
 
 def ask(grid: PromptGrid, timeout: float | None) -> list[Message]:
     nodes = list(grid.get_node_ids())
-    requests = [Message(RecordDict(), dst_node_id=n, message_type=QUERY_TYPE) for n in nodes]
+    requests = [
+        Message(RecordDict(), dst_node_id=n, message_type=QUERY_TYPE, group_id="7") for n in nodes
+    ]
     return list(grid.send_and_receive(iter(requests), timeout=timeout))
 
 
@@ -45,7 +63,7 @@ def test_replies_are_collected_until_all_are_there() -> None:
     slow = SlowGrid()
     replies = ask(PromptGrid(slow), None)
     assert {reply.metadata.src_node_id for reply in replies} == set(slow.get_node_ids())
-    assert slow.looks == 4
+    assert list(slow.looks.values()) == [1, 2, 3, 4]
 
 
 def test_a_message_that_was_not_accepted_is_not_waited_for() -> None:
@@ -57,3 +75,95 @@ def test_what_has_come_is_returned_when_the_time_is_over() -> None:
     assert len(ask(PromptGrid(SlowGrid(lost=1)), 0.3)) == 3
     # Even if there is no time at all, what is there already counts.
     assert len(ask(PromptGrid(SlowGrid(lost=1)), 0.0)) == 1
+
+
+NODES = list(SlowGrid().get_node_ids())
+LIES: dict[str, dict[str, Any]] = {
+    "another node": {"_src_node_id": NODES[0]},
+    "another request": {"_reply_to_message_id": "1"},
+    "another round": {"_group_id": "6"},
+}
+
+
+class Hostile(SlowGrid):
+    """The second node's reply is another one, or cannot be read."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self._change = change
+
+    def read(self, replies):
+        return [
+            self._change(each) if each.metadata.src_node_id == NODES[1] else each
+            for each in replies
+        ]
+
+
+def check_hostile(change, code: int = UNREADABLE) -> None:
+    replies = ask(PromptGrid(Hostile(change)), 60.0)
+    assert [reply.metadata.src_node_id for reply in replies] == NODES
+    assert [reply.has_error() for reply in replies] == [False, True, False, False]
+    assert replies[1].error.code == code
+    assert replies[1].metadata.group_id == "7"
+    # The text is the client's own.
+    assert replies[1].error.reason is None
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_reply_that_passes_for_another_is_an_error_of_whoever_was_asked(lie: Any) -> None:
+    def change(reply: Message) -> Message:
+        return build_message({**describe_metadata(reply), **lie}, reply.content)
+
+    check_hostile(change)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_so_is_an_error(lie: Any) -> None:
+    def change(reply: Message) -> Message:
+        return build_message({**describe_metadata(reply), **lie}, Error(1002, "secret"))
+
+    check_hostile(change, 1002)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError, TypeError, KeyError, AttributeError, RecursionError, UnicodeError),
+        *(UnexpectedObjectContentError, DecodeError, IndexError),
+    ],
+)
+def test_one_reply_that_cannot_be_read_takes_no_other_with_it(error: type[Exception]) -> None:
+    def change(reply: Message) -> Message:
+        raise error("object", "why")
+
+    check_hostile(change)
+
+
+@pytest.mark.parametrize("error", [ConnectionError, RuntimeError, KeyboardInterrupt, RunError])
+def test_a_broken_connection_is_not_a_device_s_fault(error: type[BaseException]) -> None:
+    def change(reply: Message) -> Message:
+        raise error("broken")
+
+    with pytest.raises(error):
+        ask(PromptGrid(Hostile(change)), 60.0)
+
+
+@pytest.mark.parametrize("content", ["records", "a record", "data"])
+def test_content_of_other_types_is_not_read(content: str) -> None:
+    """Flower checks types where records are made, not where they are read."""
+
+    def change(reply: Message) -> Message:
+        array = Array("uint8", (1,), "x", b"1")
+        if content == "records":
+            found: Any = ConfigRecord()
+        elif content == "a record":
+            found = RecordDict()
+            found.__dict__["_data"]["config"] = array
+        else:
+            found = RecordDict({"arrays": ArrayRecord({"update": array})})
+            found["arrays"]["update"].data = None  # type: ignore[index,union-attr,assignment]
+        built = build_message(describe_metadata(reply), RecordDict())
+        built.__dict__["_content"] = found
+        return built
+
+    check_hostile(change)

@@ -2,13 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.superlink.grid import HttpGrid
 
 from fl_app import server_app
 from fl_app.client_app import app as client_app
@@ -18,117 +17,12 @@ from fl_app.engines.outcome import Outcome, read_outcome, write_outcome
 from fl_app.engines.relay import GridRelay
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
-from fl_app.server_app import read_client_ids, read_folder, read_settings
+from fl_app.roll_call import QUERY_TYPE
+from fl_app.server_app import read_folder, read_settings
+from tests.fl_app.flower_like_grid import FlowerLikeGrid
 
 SMALL = ["num_rounds=1", "num_clients=3"]
 ALL_OUT = "strategy.batch_size=1000"
-
-
-class FlowerLikeGrid(Grid):
-    """A grid that says nothing about partitions, and whose nodes connect one by one."""
-
-    def __init__(self, num_clients: int, *, at_first: int | None = None) -> None:
-        self._inner = InProcessGrid(client_app, num_clients, {})
-        self.found = num_clients if at_first is None else at_first
-        self.asked: list[int] = []
-
-    set_run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]
-
-    @property
-    def run(self) -> Any:
-        return self._inner.run
-
-    def get_node_ids(self) -> Iterable[int]:
-        nodes = list(self._inner.get_node_ids())[: self.found]
-        self.found += 1
-        return nodes[::-1]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        requests = list(messages)
-        self.asked.append(len(requests))
-        return self.change(list(self._inner.send_and_receive(requests, timeout=timeout)))
-
-    def change(self, replies: list[Message]) -> list[Message]:
-        return replies[::-1]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "NODE_TIMEOUT", 0.5)
-    monkeypatch.setattr(server_app, "NODE_POLL_SECONDS", 0.01)
-
-
-@pytest.mark.parametrize("expected", [None, 6])
-@pytest.mark.parametrize("at_first", [0, 1, 4, 6])
-def test_all_nodes_are_waited_for(expected: int | None, at_first: int) -> None:
-    grid = FlowerLikeGrid(6, at_first=at_first)
-    first = next(iter(grid._inner.get_node_ids()))
-    assert read_client_ids(grid, expected) == {first + index: index for index in range(6)}
-
-
-def test_many_nodes_are_asked_in_parts() -> None:
-    grid = FlowerLikeGrid(150)
-    assert sorted(read_client_ids(grid, 150).values()) == list(range(150))
-    assert grid.asked == [64, 64, 22]
-    grid.change = lambda replies: replies[: 64 if len(grid.asked) < 5 else 10]  # type: ignore
-    with pytest.raises(RunError, match="54 of 64 nodes did not say"):
-        read_client_ids(grid, 150)
-
-
-def test_an_in_process_grid_is_not_asked() -> None:
-    grid = InProcessGrid(client_app, 4, {})
-    assert read_client_ids(grid, 4) == grid.partition_ids
-    assert list(read_client_ids(grid, None).values()) == [0, 1, 2, 3]
-
-
-def test_too_few_nodes() -> None:
-    with pytest.raises(RunError, match=r"3 nodes after 0.5 s; 4 needed"):
-        read_client_ids(FlowerLikeGrid(3), 4)
-    grid = FlowerLikeGrid(3)
-    grid.get_node_ids = list  # type: ignore[method-assign]
-    with pytest.raises(RunError, match=r"0 nodes after 0.5 s; 1 needed"):
-        read_client_ids(grid, None)
-
-
-def test_more_nodes_than_configured() -> None:
-    with pytest.raises(ConfigError, match=r"num_clients: 2; .* connected nodes, 3"):
-        read_client_ids(FlowerLikeGrid(3), 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda replies: replies[1:], "1 of 3 nodes did not say"),
-        (lambda replies: [], "3 of 3 nodes did not say"),
-        (
-            lambda replies: [Message(Error(1, "?"), reply_to=replies[0]), *replies[1:]],
-            "1 of 3 nodes did not say",
-        ),
-        (
-            lambda replies: [_retold(reply, 1, 3) for reply in replies],
-            r"hold the partitions \[1, 1, 1\] of \[3\]",
-        ),
-        (
-            lambda replies: [_retold(reply, index, 5) for index, reply in enumerate(replies)],
-            r"\[0, 1, 2\] of \[5\]",
-        ),
-    ],
-)
-def test_nodes_that_do_not_fit(
-    change: Callable[[list[Message]], list[Message]], words: str
-) -> None:
-    grid = FlowerLikeGrid(3)
-    grid.change = change  # type: ignore[method-assign]
-    with pytest.raises(RunError, match=words):
-        read_client_ids(grid, 3)
-
-
-def _retold(reply: Message, partition: int, count: int) -> Message:
-    told = ConfigRecord({"partition-id": partition, "num-partitions": count})
-    reply.content["config"] = told
-    return reply
 
 
 @pytest.mark.parametrize("way", ["send_and_receive", "pull_messages"])
@@ -136,7 +30,7 @@ def test_a_dead_worker_ends_a_simulation(way: str) -> None:
     """Flower goes on without it, and with errors in place of its replies."""
     inner = InProcessGrid(client_app, 3, {})
     requests = [
-        Message(RecordDict(), dst_node_id=node, message_type=server_app.QUERY_TYPE)
+        Message(RecordDict(), dst_node_id=node, message_type=QUERY_TYPE)
         for node in inner.get_node_ids()
     ]
     replies = list(inner.send_and_receive(requests))
@@ -333,9 +227,7 @@ def test_the_folder_holds_the_number_of_nodes_found(tmp_path: Path) -> None:
 def test_a_client_tells_its_partition_and_trains_nothing() -> None:
     grid = InProcessGrid(client_app, 5, {})
     node = list(grid.get_node_ids())[3]
-    message = Message(
-        RecordDict(), dst_node_id=node, message_type=server_app.QUERY_TYPE, group_id=""
-    )
+    message = Message(RecordDict(), dst_node_id=node, message_type=QUERY_TYPE, group_id="")
     (reply,) = grid.send_and_receive([message])
     assert dict(reply.content["config"].items()) == {"partition-id": 3, "num-partitions": 5}
     assert list(reply.content) == ["config"]
@@ -359,3 +251,33 @@ def test_a_context_without_a_configuration_runs_the_defaults(
     server_app.main(InProcessGrid(client_app, 2, {}), context)
     (summary,) = tmp_path.rglob("summary.json")
     assert json.loads(summary.read_text())["num_clients"] == 2
+
+
+class RemoteGrid(HttpGrid):
+    """Flower's own grid to a SuperLink, as far as what is asked of it; nodes of this process."""
+
+    def __init__(self, num_clients: int) -> None:
+        self._inner = InProcessGrid(client_app, num_clients, {})
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._inner.pull_messages(message_ids)
+
+
+def test_the_nodes_of_a_superlink_are_devices_whatever_the_settings_say(tmp_path: Path) -> None:
+    for overrides in (
+        "num_rounds=1",
+        "num_rounds=1 num_clients=3",
+        "num_rounds=1 engine=in_process",
+    ):
+        folder = tmp_path / overrides.replace(" ", "_")
+        run_config = {"overrides": overrides, "output-dir": str(folder)}
+        context = Context(1, 0, {}, RecordDict(), run_config)
+        server_app.main(RemoteGrid(3), context)
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["engine"], summary["num_clients"]) == ("deployment", 3)

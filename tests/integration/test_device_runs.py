@@ -2,15 +2,24 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import (
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 
 from fl_app.allow_list import ALLOWED
 from fl_app.cli import main
 from fl_app.device_state import FolderState
 from fl_app.errors import RunError
+from strategies.dp_fedpaq.messages import STATE_LOST
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from tests.fl_app.devices import (
     ALL,
@@ -19,6 +28,7 @@ from tests.fl_app.devices import (
     METHODS,
     NISS,
     ROUNDS,
+    SEARCH,
     Device,
     policy_refused,
     run_on_devices,
@@ -87,6 +97,142 @@ def test_with_one_limit_reached_the_others_go_on(tmp_path: Path) -> None:
     assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
     assert devices[2].releases == []
     assert all(policy_refused(reply) for reply in devices[2].replies)
+
+
+Say = Callable[[Message, Message], Message]
+
+
+class Saying(Device):
+    """A device that answers each training request as it is told, whatever it is asked."""
+
+    def __init__(self, *given: object, say: Say, **policy: object) -> None:
+        super().__init__(*given, **policy)  # type: ignore[arg-type]
+        self._say = say
+
+    def ask(self, message: Message, *given: Any) -> Message:
+        reply = super().ask(message, *given)
+        trains = message.metadata.message_type == "train"
+        return self._say(message, reply) if trains else reply
+
+
+def error(code: int) -> Say:
+    return lambda message, _: Message(Error(code, "a text of the device's own"), reply_to=message)
+
+
+def sit_out(message: Message, _: Message) -> Message:
+    config = ConfigRecord({"status": "ineligible"})
+    return Message(RecordDict({"config": config}), reply_to=message)
+
+
+def fail_locally(message: Message, reply: Message) -> Message:
+    reply.content["metrics"] = MetricRecord({"num-examples": 1, "local-failure": 1})
+    return reply
+
+
+SAYINGS = {
+    **{f"error {code}": error(code) for code in (STATE_LOST, 0, 2, 1001, 1005, 77, -(2**31))},
+    "sits out": sit_out,
+}
+
+
+@pytest.mark.parametrize("say", SAYINGS.values(), ids=SAYINGS)
+def test_no_device_ends_the_run_of_the_others(tmp_path: Path, say: Say) -> None:
+    devices = make_devices(tmp_path)
+    devices[2] = Saying(tmp_path / "other", 2, say=say)
+    outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, "engine=deployment")
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
+    out = "num_ineligible" if say is sit_out else "num_failures"
+    assert [row[out] for row in outcome.rows[1:]] == [1] * ROUNDS
+    assert outcome.summary["engine"] == "deployment"
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert ("dropped {'" in log) == (say is not sit_out)
+    assert "a text of the device's own" not in log
+
+
+@pytest.mark.parametrize("overrides", [NISS, SEARCH], ids=["niss", "dp_fts_de"])
+def test_nor_in_the_other_methods(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    devices = make_devices(tmp_path, allowed_strategies=ALL)
+    devices[2] = Saying(tmp_path / "other", 2, say=error(STATE_LOST), allowed_strategies=ALL)
+    outcome = run_on_devices(tmp_path / "run", devices, *overrides, "engine=deployment")
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
+    assert all(row["num_failures"] == 1 for row in outcome.rows[1:])
+
+
+def test_a_simulation_ends_where_a_client_s_state_is_lost(tmp_path: Path) -> None:
+    devices = make_devices(tmp_path)
+    devices[2] = Saying(tmp_path / "other", 2, say=error(STATE_LOST))
+    with pytest.raises(RunError, match="1 clients could not write to"):
+        run_on_devices(tmp_path / "run", devices, *FEDPAQ)
+
+
+@pytest.mark.parametrize("say", [error(STATE_LOST), sit_out, fail_locally])
+def test_a_device_that_was_asked_alone_ends_nothing_either(tmp_path: Path, say: Say) -> None:
+    devices = make_devices(tmp_path)
+    devices[0] = Saying(tmp_path / "other", 0, say=say)
+    small = ("participation=round_robin", "num_sampled_clients=1", "num_rounds=4")
+    outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
+    counts = [row["num_replies"] for row in outcome.rows[1:]]
+    assert counts.count(0) == (0 if say is fail_locally else 1)
+    assert outcome.summary["num_rounds"] == 4
+
+
+def test_failures_that_others_interrupt_end_nothing(tmp_path: Path) -> None:
+    """However often one device fails: not all did, one after the other."""
+    devices = make_devices(tmp_path)
+    devices[0] = Saying(tmp_path / "other", 0, say=error(1005))
+    small = ("participation=round_robin", "num_sampled_clients=1", "num_rounds=20")
+    outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
+    assert [row["num_replies"] for row in outcome.rows[1:]].count(0) == 5
+
+
+def test_a_device_s_word_that_its_evaluations_failed_ends_nothing(tmp_path: Path) -> None:
+    """Honest devices say nothing of them."""
+
+    def boast(message: Message, reply: Message) -> Message:
+        told = {"value": -1.0, "best-value": -1.0, "clipped": 0.0, "failures": 1.0, "is-shared": 0}
+        points = {"best-point": [0.5], "points": [0.5], "values": [-1.0]}
+        reply.content["metrics"] = MetricRecord({"num-examples": 1, **told, **points})
+        return reply
+
+    policy = {"allowed_strategies": ALL, "allow_seeded": True}
+    devices = make_devices(tmp_path, **policy)
+    devices[1] = Saying(tmp_path / "other", 1, say=boast, **policy)
+    chosen = (*SEARCH, "engine=deployment", "randomness=seeded")
+    outcome = run_on_devices(tmp_path / "run", devices, *chosen)
+    assert outcome.summary["num_rounds"] == ROUNDS
+    # The word arrived.
+    assert "evaluations failed on 1 clients" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_search_has_as_many_agents_as_its_settings_say(tmp_path: Path) -> None:
+    devices = [*make_devices(tmp_path, allowed_strategies=ALL), Device(tmp_path / "more", CLIENTS)]
+    for device in devices:
+        device.node_config["num-partitions"] = CLIENTS + 1
+    chosen = (*SEARCH, f"num_clients={CLIENTS}", "engine=deployment")
+    outcome = run_on_devices(tmp_path / "run", devices, *chosen)
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS] * ROUNDS
+    assert "claims number 4, the run has 0 to 3" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_when_all_devices_fail_the_run_ends(tmp_path: Path) -> None:
+    devices = [Saying(tmp_path / f"{number}", number, say=error(1005)) for number in range(CLIENTS)]
+    small = ("participation=round_robin", "num_sampled_clients=1", "num_rounds=8")
+    with pytest.raises(RunError, match="every client of round 4 answered with an error"):
+        run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
+
+
+def test_devices_that_do_not_say_who_they_are_are_left_out(tmp_path: Path) -> None:
+    devices = [*make_devices(tmp_path), Device(tmp_path / "strange", 3), Device(tmp_path / "x", 7)]
+    devices[1].node_config["max-epsilon"] = "much"
+    outcome = run_on_devices(
+        tmp_path / "run", devices, *FEDPAQ, f"num_clients={CLIENTS - 1}", "engine=deployment"
+    )
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
+    assert outcome.summary["num_clients"] == CLIENTS - 1
+    log = (tmp_path / "run" / "run.log").read_text()
+    for what in ("no valid answer", "claims number 3, as another", "no valid answer"):
+        assert f"is left out: {what}" in log
+    assert devices[4].releases == devices[5].releases == devices[1].releases == []
 
 
 def test_without_a_plan_each_release_is_counted_as_it_comes(tmp_path: Path) -> None:
