@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_app.allow_list import REFUSED_BY_POLICY, UNANSWERED, keep_allowed, refuse
+from fl_app.allow_list import UNANSWERED, keep_allowed, refuse
 from fl_app.device_budget import RunLimits, limit_run, spend_by_run
 from fl_app.device_ledger import grant, list_releases, lock_device, note_end, note_request
 from fl_app.device_policy import (
@@ -29,7 +29,7 @@ from fl_app.one_thread import use_one_thread
 from fl_app.registry import METHODS
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
-from strategies.dp_fedpaq.messages import STATE_LOST
+from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, STATE_LOST
 
 # This module's app, for processes that import it themselves.
 CLIENT_APP = "fl_app.client_app:app"

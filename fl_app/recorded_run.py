@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,8 @@ class RecordedRun(ABC):
         enough = len(self._client_ids) if self._on_devices else 1
         if self._errors_in_a_row >= enough:
             raise RunError(
-                f"every client of round {outcome.server_round} answered with an error; see run.log"
+                f"every client of round {outcome.server_round} answered with an error "
+                f"({describe_dropped(outcome.dropped)}); see run.log"
             )
         self._save(outcome.arrays)
         if self._is_stopped():
@@ -284,3 +285,9 @@ def _empty_row(own: tuple[str, ...]) -> dict[str, Any]:
     sizes = dict.fromkeys(("uplink_bytes", "downlink_bytes", "control_bytes"), 0)
     losses = dict.fromkeys(("train_loss", "global_train_loss", "test_loss", "test_accuracy"))
     return {"round": 0, "seconds": 0.0, **counts, **losses, **sizes, **dict.fromkeys(own)}
+
+
+def describe_dropped(dropped: Mapping[str, int]) -> str:
+    """Return the reasons for which replies were dropped, the most frequent first."""
+    ordered = sorted(dropped.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{reason}: {count}" for reason, count in ordered)

@@ -56,6 +56,8 @@ class RoundResult:
         Those of `uplink_bytes` that were aggregated.
     control_bytes : int
         Bytes of everything else in both.
+    dropped : mapping of str to int
+        Replies that were dropped, by reason.
     own : mapping of str to number or None
         The method's own figures.
     """
@@ -75,6 +77,7 @@ class RoundResult:
     downlink_bytes: int
     update_bytes: int
     control_bytes: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
     own: Mapping[str, float | int | None] = field(default_factory=dict)
 
 

@@ -34,7 +34,7 @@ REFUSED = 1001
 FAILED = 1002
 # 1003: whatever the application's client could not answer.
 STATE_LOST = 1004
-# 1005: refused by a device's policy.
+REFUSED_BY_POLICY = 1005  # a device's own, whatever the method
 UNREADABLE = 1006  # no client says so: the server does, of a reply
 # Losses beyond this are not believed: sums of them must stay finite.
 MAX_LOSS = 1e30

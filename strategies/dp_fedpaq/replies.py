@@ -11,6 +11,7 @@ from strategies.dp_fedpaq.algorithm import Vector, decode_update
 from strategies.dp_fedpaq.messages import (
     FAILED,
     REFUSED,
+    REFUSED_BY_POLICY,
     STATE_LOST,
     UNREADABLE,
     MessageError,
@@ -28,6 +29,7 @@ ERRORS = {
     REFUSED: "refused by the client",
     FAILED: "failed on the client",
     STATE_LOST: "could not keep its state",
+    REFUSED_BY_POLICY: "refused by the device's policy",
     UNREADABLE: "reply that cannot be read",
 }
 
@@ -179,6 +181,7 @@ def describe_round(
         num_errors=got.num_errors,
         num_local_failures=got.local_failures,
         num_states_lost=got.dropped[ERRORS[STATE_LOST]],
+        dropped=dict(got.dropped),
         train_loss=got.mean_loss if with_loss else None,
         uplink_bytes=got.uplink_bytes,
         downlink_bytes=sum(size for size, _ in sizes),

@@ -157,6 +157,7 @@ class OpenRound:
             num_errors=self.num_errors,
             num_local_failures=self.local_failures,
             num_states_lost=self.dropped[ERRORS[STATE_LOST]],
+            dropped=dict(self.dropped),
             train_loss=loss if with_loss else None,
             uplink_bytes=self.uplink_bytes,
             downlink_bytes=sum(size for size, _ in sizes),

@@ -170,7 +170,8 @@ def test_a_model_that_fails_later_is_told_once_and_not_for_each_client(fl_app):
     assert ended.errors.splitlines() == [
         "ERROR local training failed",
         "WARNING round 1: dropped {'failed on the client': 12}",
-        "fl-app: every client of round 1 answered with an error; see run.log",
+        "fl-app: every client of round 1 answered with an error (failed on the client: 12); "
+        "see run.log",
     ]
 
 
