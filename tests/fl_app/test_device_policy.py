@@ -123,7 +123,7 @@ def test_what_an_owner_does_not_say() -> None:
 
 TRAINING_RUN = (
     *("strategy=dp_fts_de", "objective=training_run", "objective.num_agents=4"),
-    "objective.run=[num_clients=2]",
+    "objective.run=['num_clients=2']",
 )
 CASES: list[tuple[dict[str, Any], tuple[str, ...], bool]] = [
     ({}, (), True),
