@@ -130,16 +130,23 @@ class DevicePolicy:
 
     def _check_reach(self, settings: RunSettings) -> None:
         """Refuse functions and files that the owner has not named, and fields of unknown use."""
-        for name, reach, value in list_reach(settings):
-            if reach is Reach.UNDECIDED:
-                raise PolicyRefusal(f"{name}: not known to keep to the policy")
+        for name, reach, value in list_reach(self._leave_out_own(self.localize(settings))):
             # Named functions would run on the device.
             if reach is Reach.CODE and value not in self.allowed_code:
                 raise PolicyRefusal(f"{CODE_KEY}: the settings name {value}")
-        own = None if self.data_path is None else str(self.data_path)
-        for name, reach, value in list_reach(self.localize(settings)):
-            if reach is Reach.FILES and value != own:
+            if reach is Reach.FILES:
                 raise PolicyRefusal(f"{DATA_KEY}: {name} names files beside it")
+            if reach is Reach.UNDECIDED:
+                raise PolicyRefusal(f"{name}: not known to keep to the policy")
+
+    def _leave_out_own(self, localized: RunSettings) -> RunSettings:
+        """Return what of localized settings is the server's."""
+        if self.data_path is None:
+            return localized
+        data, objective = replace(localized.data, root=None), localized.objective
+        if hasattr(objective, "root"):
+            objective = replace(objective, root=None)  # type: ignore[type-var]
+        return replace(localized, data=data, objective=objective)
 
     def localize(self, settings: RunSettings) -> RunSettings:
         """Return the settings with the device's own data in place of what they name.

@@ -9,7 +9,6 @@ import types
 import typing
 from collections.abc import Iterator
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Literal
 
 from fl_app.data import DataSettings
@@ -112,7 +111,6 @@ def decide(owner: type, name: str) -> Reach:
     return Reach.UNDECIDED
 
 
-@lru_cache(maxsize=64)
 def free_fields(owner: type) -> frozenset[str]:
     """Return the fields of a dataclass of settings that are no numbers and no fixed words."""
     hints = typing.get_type_hints(owner)

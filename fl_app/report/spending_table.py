@@ -14,7 +14,7 @@ from rich.text import Text
 from fl_app.report.formats import MISSING, format_delta, format_epsilon
 
 if TYPE_CHECKING:
-    from fl_app.device_budget import RunSpending
+    from fl_app.device_spending import RunSpending
 
 _NUMBERS = ("Client", "Releases", "ε", "δ")
 _PLACES = {"client": "its own", "server": "the server's, as promised"}
