@@ -32,8 +32,6 @@ ROW = (
     '"delta": 1e-05}'
 )
 HALF = ROW.replace("0.25", "0.5")
-BARE = '{"noise_multiplier": 0.0}'
-SPARSE = ROW.replace('"delta"', '"failure": 1e-09, "delta"')
 
 
 @pytest.fixture
