@@ -29,8 +29,8 @@ def test_both_epsilons_and_what_the_sum_counts() -> None:
     (row,) = SPENT
     declared, counted = format_epsilon(row.declared_epsilon), format_epsilon(row.epsilon)
     assert row.epsilon > 2.0 * row.declared_epsilon
-    assert f"client zero_out its own 1 {declared} {counted} 0.00001" in shown()
-    assert f"all runs 1 {counted} 0.00001" in shown()
+    assert f"client zero_out its own 1 {declared} {counted} 1e-5" in shown()
+    assert f"all runs 1 {counted} 1e-5" in shown()
     assert "a record exchanged for another" in shown()
 
 
