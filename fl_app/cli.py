@@ -159,9 +159,9 @@ def _ledger(words: list[str], debug: bool) -> int:
     if not given:
         print_tables(ledger_table(list_entries(folder)))
         return 0
-    from fl_app.device_budget import spend_by_run
     from fl_app.device_ledger import list_releases
     from fl_app.device_policy import MAX_DELTA_KEY, MAX_EPSILON_KEY, read_limit
+    from fl_app.device_spending import spend_by_run
     from fl_app.report.spending_table import spending_table
 
     limits = dict(word.partition("=")[::2] for word in words[2:])

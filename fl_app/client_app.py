@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.allow_list import UNANSWERED, keep_allowed, refuse
-from fl_app.device_budget import RunLimits, limit_run, spend_by_run
+from fl_app.device_budget import LimitedState, RunLimits, limit_run
 from fl_app.device_ledger import grant, list_releases, lock_device, note_end, note_request
 from fl_app.device_policy import (
     NUM_PARTITIONS_KEY,
@@ -22,6 +22,7 @@ from fl_app.device_policy import (
     is_simulated,
     read_policy,
 )
+from fl_app.device_spending import spend_by_run
 from fl_app.device_state import STATE_FILE, FolderState
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
@@ -126,11 +127,11 @@ def _opened(
     # A server that names a run again goes on with it, and one that names another adds to it.
     run, client, method = str(context.run_id), policy.partition_id, settings.strategy.name
     with lock_device(folder):
-        state = FolderState(folder, run, client, "FULL")
         spent = spend_by_run(list_releases(folder))
         delta = float(getattr(settings.strategy, "target_delta", 0.0))
         granted = partial(grant, folder, run, client)
         limits = limit_run(policy, spent, run, method, delta, granted)
+        state = LimitedState(folder, run, client, limits)
         note_request(folder, run, client, time.time())
         yield state, limits
         if state.read_entry(method).last_round >= settings.rounds:

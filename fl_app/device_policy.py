@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.data.sources import SOURCES
+from fl_app.device_reach import OBJECTIVES, Reach, list_reach
 from fl_app.device_trust import IDENTITY_KEY, TRUSTED_KEY, read_device_trust
 from fl_app.errors import ConfigError, unknown_key
 from fl_app.import_path import check_import_path
@@ -24,12 +25,18 @@ STATE_KEY, DATA_KEY = "state-dir", "data-path"
 MAX_EPSILON_KEY, MAX_DELTA_KEY = "max-epsilon", "max-delta"
 UNIT_KEY, NOISE_KEY, SEEDED_KEY = "unit", "min-noise-multiplier", "allow-seeded"
 STRATEGIES_KEY, CODE_KEY = "allowed-strategies", "allowed-code"
+COLLUDING_KEY = "min-colluding-fraction"
+# Of all runs together, where an owner limits epsilon and says nothing else: by the letter of the
+# definition, a delta is the probability with which a record may be published as it is.
+DEFAULT_MAX_DELTA = 1e-4
+DEFAULT_COLLUDING_FRACTION = 0.1
 # In the node configuration of a simulated client.
 SIMULATED_KEY = "simulated"
 STRATEGIES = ("dp_fedpaq", "niss", "dp_fts_de")
 _KEYS = (
     *(PARTITION_KEY, NUM_PARTITIONS_KEY, STATE_KEY, DATA_KEY, MAX_EPSILON_KEY, MAX_DELTA_KEY),
     *(UNIT_KEY, NOISE_KEY, SEEDED_KEY, STRATEGIES_KEY, CODE_KEY, IDENTITY_KEY, TRUSTED_KEY),
+    COLLUDING_KEY,
 )
 
 
@@ -50,11 +57,16 @@ class DevicePolicy:
     data_path : Path or None
         Folder or file of its data, in place of whatever the run's settings name.
     max_epsilon, max_delta : float or None
-        The largest sums over all runs in `state_dir`; None: no limit.
+        The largest sums over all runs in `state_dir`, of what is shown if a record, or all of the
+        client's data, are exchanged; None: no limit.
     unit : {"record", "client"}
         The least that a run must protect; a client covers its records.
     min_noise_multiplier : float or None
-        The least z of noise of its own; 0 allows runs without noise; None: any noise.
+        The least z of noise of its own, whoever else adds some; 0 allows runs without noise; None:
+        any noise.
+    min_colluding_fraction : float
+        Share of its trusted peers, in [0, 1), that a run in which they hide it must allow for as
+        colluders, where epsilon is limited.
     allowed_strategies : frozenset of str, or None
         None: those in which the device itself adds the noise.
     allowed_code : frozenset of str
@@ -72,6 +84,7 @@ class DevicePolicy:
     max_delta: float | None = None
     unit: str = "record"
     min_noise_multiplier: float | None = None
+    min_colluding_fraction: float = DEFAULT_COLLUDING_FRACTION
     allowed_strategies: frozenset[str] | None = None
     allowed_code: frozenset[str] = frozenset()
     allow_seeded: bool = False
@@ -111,15 +124,29 @@ class DevicePolicy:
         noisy = chosen.mode == "sound" and not silent
         if not noisy and not at_server and (limited or self.min_noise_multiplier != 0.0):
             raise PolicyRefusal(f"{NOISE_KEY}: the run has no noise that a proof covers")
-        self._check_code(settings)
-        self.localize(settings)
+        if type(settings.objective) not in OBJECTIVES:
+            raise PolicyRefusal("objective: not one that is known to keep to the policy")
+        self._check_reach(settings)
 
-    def _check_code(self, settings: RunSettings) -> None:
-        """Refuse functions that the owner has not named: they would run on the device."""
-        paths = [settings.data.path, settings.model.path, getattr(settings.objective, "path", None)]
-        for path in paths:
-            if path is not None and path not in self.allowed_code:
-                raise PolicyRefusal(f"{CODE_KEY}: the settings name {path}")
+    def _check_reach(self, settings: RunSettings) -> None:
+        """Refuse functions and files that the owner has not named, and fields of unknown use."""
+        for name, reach, value in list_reach(self._leave_out_own(self.localize(settings))):
+            # Named functions would run on the device.
+            if reach is Reach.CODE and value not in self.allowed_code:
+                raise PolicyRefusal(f"{CODE_KEY}: the settings name {value}")
+            if reach is Reach.FILES:
+                raise PolicyRefusal(f"{DATA_KEY}: {name} names files beside it")
+            if reach is Reach.UNDECIDED:
+                raise PolicyRefusal(f"{name}: not known to keep to the policy")
+
+    def _leave_out_own(self, localized: RunSettings) -> RunSettings:
+        """Return what of localized settings is the server's."""
+        if self.data_path is None:
+            return localized
+        data, objective = replace(localized.data, root=None), localized.objective
+        if hasattr(objective, "root"):
+            objective = replace(objective, root=None)  # type: ignore[type-var]
+        return replace(localized, data=data, objective=objective)
 
     def localize(self, settings: RunSettings) -> RunSettings:
         """Return the settings with the device's own data in place of what they name.
@@ -194,9 +221,10 @@ def read_policy(node_config: Mapping[str, Any]) -> DevicePolicy:
         state_dir=state,
         data_path=_read_path(node_config, DATA_KEY),
         max_epsilon=read_limit(node_config, MAX_EPSILON_KEY),
-        max_delta=read_limit(node_config, MAX_DELTA_KEY, below=1.0),
+        max_delta=_read_max_delta(node_config),
         unit=unit,
         min_noise_multiplier=read_limit(node_config, NOISE_KEY, positive=False),
+        min_colluding_fraction=_read_colluding_fraction(node_config),
         allowed_strategies=_read_strategies(node_config),
         allowed_code=_read_code(node_config),
         allow_seeded=seeded,
@@ -226,6 +254,21 @@ def read_limit(
         allowed = f"a number {'>' if positive else '>='} 0"
         raise ConfigError(key, given, allowed if below == math.inf else f"{allowed}, < {below:g}")
     return limit
+
+
+def _read_max_delta(node_config: Mapping[str, Any]) -> float | None:
+    given = read_limit(node_config, MAX_DELTA_KEY, below=1.0)
+    return given if given is not None else default_max_delta(node_config.get(MAX_EPSILON_KEY))
+
+
+def default_max_delta(max_epsilon: object) -> float | None:
+    """Return the limit on deltas of an owner who names none: there is one beside max-epsilon."""
+    return None if max_epsilon is None else DEFAULT_MAX_DELTA
+
+
+def _read_colluding_fraction(node_config: Mapping[str, Any]) -> float:
+    given = read_limit(node_config, COLLUDING_KEY, positive=False, below=1.0)
+    return DEFAULT_COLLUDING_FRACTION if given is None else given
 
 
 def _read_path(node_config: Mapping[str, Any], key: str) -> Path | None:

@@ -223,7 +223,7 @@ def _train_niss(message: Message, context: Context, task: LocalTask) -> Message:
     def accepts(given: NissParameters) -> bool:
         if given != fill_plan(expected, given, _planned_ready(task.settings)):
             return False
-        task.limits.check_niss(given, task.partition_id, task.num_records, max_epsilon)
+        task.limits.check_niss(given, task.partition_id, task.num_records, max_epsilon, task.trust)
         return True
 
     return niss_client.train(

@@ -15,6 +15,7 @@ from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.published_noise import published_mechanism
 from strategies.mechanisms.accounting import GaussianReleases, calibrate_noise_multiplier
 from strategies.mechanisms.clipping import clip_by_l2_norm, l2_norm, replace_non_finite
+from strategies.mechanisms.exchange import count_rare_draws
 from strategies.mechanisms.gaussian import GaussianMechanism
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.packing import PackingError
@@ -130,18 +131,15 @@ def client_noise_multiplier(parameters: DpFedPaqParameters, num_records: int) ->
 def calibrate(parameters: DpFedPaqParameters, planned: GaussianReleases) -> float:
     """Return the least z with which the planned releases meet the target."""
     assert parameters.target_epsilon is not None
-    # By the letter of the definition, a record that is drawn in the whole run with probability
-    # below delta needs no noise. It is counted as drawn twice as often, and gets some.
-    never = 1.0 - min(1.0, 2.0 * parameters.target_delta)
-    least = 1.0 - never ** (1.0 / planned.num_releases)
+    counted = count_rare_draws(planned, parameters.target_delta)
     return calibrate_noise_multiplier(
         parameters.target_epsilon,
         parameters.target_delta,
-        num_releases=planned.num_releases,
-        unit=planned.unit,
-        neighboring_relation=planned.neighboring_relation,
-        sampling=planned.sampling,
-        sample_rate=max(planned.sample_rate, least),
+        num_releases=counted.num_releases,
+        unit=counted.unit,
+        neighboring_relation=counted.neighboring_relation,
+        sampling=counted.sampling,
+        sample_rate=counted.sample_rate,
         accountant=parameters.accountant,
     )
 

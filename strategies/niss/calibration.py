@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from strategies.dp_fedpaq.algorithm import client_noise_multiplier
+from strategies.mechanisms.exchange import exchange_noise_multiplier
 from strategies.mechanisms.offset_noise import OffsetNoise, calibrate_offset_noise
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.sparse_graph import edge_probability
@@ -83,15 +84,94 @@ def own_noise_multiplier(
     num_records : int
         n_k.
     device_epsilon : float or None
-        The largest total epsilon that the device's owner allows.
+        The largest total epsilon that the device's owner allows, as in `device_noise_multiplier`.
     """
-    targets = [each for each in (parameters.epsilon_of(client), device_epsilon) if each is not None]
+    target = parameters.epsilon_of(client)
     update = replace(parameters.update, target_delta=parameters.gaussian_delta)
-    if not targets:
-        return client_noise_multiplier(update, num_records)
+    least = 0.0
+    if device_epsilon is not None:
+        least = device_noise_multiplier(parameters, num_records, device_epsilon)
+    if target is None:
+        return max(least, client_noise_multiplier(update, num_records))
     given = 0.0 if update.noise_multiplier is None else update.noise_multiplier
-    aimed = replace(update, target_epsilon=min(targets), noise_multiplier=None)
-    return max(given, client_noise_multiplier(aimed, num_records))
+    aimed = replace(update, target_epsilon=target, noise_multiplier=None)
+    return max(given, least, client_noise_multiplier(aimed, num_records))
+
+
+@lru_cache(maxsize=4096)
+def device_noise_multiplier(
+    parameters: NissParameters, num_records: int, device_epsilon: float
+) -> float:
+    """Return z with which all uploads of a client keep to its owner's epsilon.
+
+    Parameters
+    ----------
+    parameters : NissParameters
+    num_records : int
+        n_k.
+    device_epsilon : float
+        Total, of an exchange of a record or of all the client's data (`exchange_epsilon`).
+    """
+    update = parameters.update
+    planned = update.releases(1.0, num_records, update.num_participations)
+    return exchange_noise_multiplier(
+        device_epsilon, parameters.gaussian_delta, planned, update.accountant
+    )
+
+
+@dataclass(frozen=True)
+class OwnNoise:
+    """What a client adds noise for, and what it can rely on.
+
+    Attributes
+    ----------
+    needed : float
+        z of the noise that hides it among its peers.
+    lone : float
+        The least z of its own noise alone; 0: as much as `needed` asks for.
+    counted : float
+        z that hides it, whoever its peers are. Without a trust list the server may be all of
+        them, and take away what they share: then it is that of its own noise alone.
+    added : float
+        z of its own noise alone.
+    """
+
+    needed: float
+    lone: float
+    counted: float
+    added: float
+
+
+@lru_cache(maxsize=4096)
+def plan_own_noise(
+    parameters: NissParameters,
+    client: int,
+    num_records: int,
+    device_epsilon: float | None,
+    has_trust_list: bool,
+) -> OwnNoise:
+    """Return what a client adds noise for.
+
+    Parameters
+    ----------
+    parameters, client, num_records, device_epsilon
+        As in `own_noise_multiplier`.
+    has_trust_list : bool
+        Whether it masks towards devices only that its owner has listed.
+    """
+    if not parameters.update.adds_noise:
+        return OwnNoise(0.0, 0.0, 0.0, 0.0)
+    shared = device_epsilon if has_trust_list else None
+    needed = own_noise_multiplier(parameters, client, num_records, shared)
+    lone = 0.0
+    if device_epsilon is not None and not has_trust_list:
+        lone = device_noise_multiplier(parameters, num_records, device_epsilon)
+    base = parameters.base_noise_multiplier
+    own = calibrate(parameters, parameters.circle_of(client), 1.0).own_variance * base**2
+    own += max(0.0, needed**2 - base**2)
+    # The same in all rounds, and no more than the noise of any of them.
+    added = max(lone, math.sqrt(own) * (1.0 - 1e-12))
+    return OwnNoise(needed, lone, max(needed, base) if has_trust_list else added, added)
 
 
 def needed_of(

@@ -16,7 +16,7 @@ from strategies.dp_fedpaq.messages import (
 )
 from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.mechanisms.rng import Randomness
-from strategies.niss.calibration import own_noise_multiplier
+from strategies.niss.calibration import plan_own_noise
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply
 from strategies.niss.noise_plan import has_room
@@ -52,8 +52,9 @@ def train(
     trust : DeviceTrust
         The device's identity key and its trust list.
     max_epsilon : float or None
-        The largest total epsilon that the device's owner allows; the client adds noise of its own
-        until it holds, or sits out if there is no room for so much.
+        The largest total epsilon that the device's owner allows, of an exchange of a record or of
+        all its data; the client adds noise of its own until it holds, or sits out if there is no
+        room for so much. Without a trust list its own noise alone counts.
 
     Returns
     -------
@@ -158,8 +159,11 @@ def _meets_its_targets(client: Participant, records: int) -> bool:
     if parameters.mode == "paper" or not parameters.update.adds_noise:
         return True
     try:
-        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
+        own = plan_own_noise(
+            *(parameters, client.number, records, client.max_epsilon),
+            has_trust_list=client.trust.peers is not None,
+        )
         circle = parameters.circle_of(client.number)
-        return has_room(parameters, circle, client.request.server_round, needed)
+        return has_room(parameters, circle, client.request.server_round, own.needed, own.lone)
     except (ValueError, ArithmeticError):
         return False

@@ -16,6 +16,8 @@ from strategies.niss.circles import Circle
 from strategies.niss.parameters import NissParameters
 
 _ROOM = 1.1
+# Of a variance: above the rounding of the formulas.
+_MARGIN = 1.0 + 1e-9
 # Beside the noise of the others, which takes a twelfth of the range at most.
 _MOST_OWN_STEPS = 2.0**31 / 16
 # Keys of the mechanisms that no user gives.
@@ -54,13 +56,15 @@ class NoisePlan:
         """Standard deviation of the pair noise, at least the calibrated one."""
         return self.pair_scale * GAUSSIAN_STD * self.grid.step
 
-    def own_std(self, noise_multiplier: float) -> float:
+    def own_std(self, noise_multiplier: float, lone: float = 0.0) -> float:
         """Return the standard deviation of the noise that a client adds by itself.
 
         Parameters
         ----------
         noise_multiplier : float
             z that the client needs; one above the plan's is met by more noise of its own.
+        lone : float
+            The least z of its own noise alone.
 
         Raises
         ------
@@ -73,11 +77,12 @@ class NoisePlan:
         if noise_multiplier > self.noise_multiplier:
             delta = self.sensitivity.value
             own += extra_own_variance(self.noise_multiplier * delta, noise_multiplier * delta)
+        own = max(own, (lone * self.sensitivity.value) ** 2 * _MARGIN)
         std = math.sqrt(own)
         if std > _MOST_OWN_STEPS * self.grid.step:
             raise ParameterError(
                 "noise_multiplier",
-                noise_multiplier,
+                max(noise_multiplier, lone),
                 f"own noise of at most {_MOST_OWN_STEPS:g} steps of {self.grid.step}",
             )
         return std
@@ -135,9 +140,15 @@ def _blame(parameters: NissParameters, bound: float, error: Exception) -> Except
 
 
 def has_room(
-    parameters: NissParameters, circle: Circle, server_round: int, noise_multiplier: float
+    parameters: NissParameters,
+    circle: Circle,
+    server_round: int,
+    noise_multiplier: float,
+    lone: float = 0.0,
 ) -> bool:
     """Return whether own noise of a client that needs z fits beside that of the others.
+
+    Of its own noise alone it needs `lone`.
 
     A client asks before it says that it is ready: whoever vanishes later costs the others a round.
     """
@@ -146,6 +157,7 @@ def has_room(
     base = parameters.base_noise_multiplier
     own = calibrate(parameters, circle, base * bound).own_variance
     own += max(0.0, noise_multiplier**2 - base**2) * bound**2
+    own = max(own, (lone * bound) ** 2)
     return _ROOM * own <= (_MOST_OWN_STEPS * grid.step) ** 2
 
 

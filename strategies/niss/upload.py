@@ -29,7 +29,7 @@ from strategies.mechanisms.fixed_point import pack
 from strategies.mechanisms.key_agreement import PublicCard
 from strategies.mechanisms.rng import Randomness, Stream
 from strategies.niss.algorithm import Words, derive_edges, mask_update
-from strategies.niss.calibration import edge_share, own_noise_multiplier
+from strategies.niss.calibration import edge_share, plan_own_noise
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import accept_grid, accept_scale, choose_grid, plan_noise
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
@@ -39,7 +39,7 @@ from strategies.niss.published_round import accept_shares
 
 # From an update and the client's stream to the upload.
 AddNoise = Callable[[Vector, Stream], Words]
-# From n_k to that, and z of the noise that it adds.
+# From n_k to that, and z of the noise that hides the client.
 Prepared = Callable[[int], tuple[AddNoise, float]]
 _log = logging.getLogger(__name__)
 
@@ -155,8 +155,11 @@ def _prepare_masks(
     )
 
     def for_records(records: int) -> tuple[AddNoise, float]:
-        needed = own_noise_multiplier(parameters, client.number, records, client.max_epsilon)
-        own_std = plan.own_std(needed) if parameters.update.adds_noise else 0.0
+        own = plan_own_noise(
+            *(parameters, client.number, records, client.max_epsilon),
+            has_trust_list=client.trust.peers is not None,
+        )
+        own_std = plan.own_std(own.needed, own.lone)
 
         def mask(update: Vector, stream: Stream) -> Words:
             return mask_update(
@@ -169,7 +172,7 @@ def _prepare_masks(
                 stream=stream,
             )
 
-        return mask, max(needed, plan.noise_multiplier)
+        return mask, own.counted
 
     return for_records
 

@@ -9,8 +9,8 @@ from flwr.app import Context, Message, RecordDict
 from fl_app.allow_list import REFUSED_BY_POLICY
 from fl_app.client_app import app as client_app
 from fl_app.config import compose_settings
-from fl_app.device_budget import RunSpending, spend_by_run
 from fl_app.device_ledger import Release, list_releases
+from fl_app.device_spending import RunSpending, spend_by_run
 from fl_app.device_state import STATE_FILE
 from fl_app.engines.flower_internals import (
     build_message,

@@ -445,7 +445,7 @@ def test_the_ledger_is_shown(fl_app, begun, tmp_path):
     spent = fl_app("ledger", "--state-dir", "run/checkpoint")
     assert (spent.code, spent.errors) == (0, "")
     rows = [line.split() for line in spent.output.splitlines() if "simulated" in line]
-    assert [(row[1], row[-3], row[-2]) for row in rows] == [(str(n), "2", "∞") for n in range(4)]
+    assert [(row[1], row[-4], row[-2]) for row in rows] == [(str(n), "2", "∞") for n in range(4)]
 
 
 @pytest.mark.parametrize(

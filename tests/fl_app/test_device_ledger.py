@@ -1,8 +1,6 @@
 """A device's ledger: one row a release for good, its lock, a lost folder, and keys of past runs."""
 
-import contextlib
 import fcntl
-import math
 import os
 import signal
 import sqlite3
@@ -11,12 +9,9 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from fl_app.device_budget import NO_LIMITS, RunLimits, limit_run, spend_by_run
 from fl_app.device_ledger import (
     IDLE_SECONDS,
     LOCK_FILE,
@@ -27,12 +22,9 @@ from fl_app.device_ledger import (
     note_end,
     note_request,
 )
-from fl_app.device_policy import DevicePolicy, PolicyRefusal
 from fl_app.device_state import STATE_FILE, FolderState, connect_state
 from fl_app.errors import RunError
 from strategies.device_state import LedgerEntry
-from strategies.dp_fedpaq import DpFedPaqParameters
-from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 
 ROW = (
     '{"noise_multiplier": 3.0, "num_releases": 2, "unit": "record", '
@@ -40,8 +32,6 @@ ROW = (
     '"delta": 1e-05}'
 )
 HALF = ROW.replace("0.25", "0.5")
-BARE = '{"noise_multiplier": 0.0}'
-SPARSE = ROW.replace('"delta"', '"failure": 1e-09, "delta"')
 
 
 @pytest.fixture
@@ -84,58 +74,6 @@ def test_a_row_stays_as_it_is(folder: Path, query: str) -> None:
     assert len(list_releases(folder)) == 2
 
 
-def rows(*texts: str, run: str = "7", client: int = 1, method: str = "m") -> list[Release]:
-    return [Release(run, client, method, i, text) for i, text in enumerate(texts, start=1)]
-
-
-def test_equal_releases_compose_and_unequal_ones_add_up() -> None:
-    def one(rate: float, count: int) -> float:
-        found = GaussianReleases(3.0, 2 * count, "record", "replace_one", "fixed", rate)
-        return bound_epsilon(found, 1e-5).epsilon
-
-    (same,) = spend_by_run(rows(ROW, ROW, ROW))
-    assert (same.epsilon, same.delta, same.is_mixed) == (one(0.25, 3), 1e-5, False)
-    (mixed,) = spend_by_run(rows(ROW, HALF, ROW))
-    assert (mixed.epsilon, mixed.delta) == (one(0.25, 2) + one(0.5, 1), 2e-5)
-    assert mixed.is_mixed
-    (sparse,) = spend_by_run(rows(SPARSE, SPARSE))
-    assert sparse.delta == pytest.approx(1e-5 + 2e-9, rel=1e-12)
-    for bare in (BARE, ""):
-        (found,) = spend_by_run(rows(ROW, bare))
-        assert (found.epsilon, found.num_releases) == (math.inf, 2)
-    promised = spend_by_run(rows(ROW.replace('"delta"', '"noise_at": "server", "delta"')))
-    assert promised[0].noise_at == "server"
-    apart = spend_by_run([*rows(ROW), *rows(ROW, client=2), *rows(ROW, run="8")])
-    assert [each[:2] for each in apart] == [("7", 1), ("7", 2), ("8", 1)]
-
-
-def limits(policy: DevicePolicy, spent: list[Release], run: str = "9") -> RunLimits:
-    return limit_run(policy, spend_by_run(spent), run, "m", 1e-5, lambda epsilon: epsilon)
-
-
-OWNER = DevicePolicy(1, 4, state_dir=Path("/d"), max_epsilon=3.0, max_delta=2.5e-5)
-
-
-def test_what_is_left_is_what_other_runs_have_not_spent() -> None:
-    used = spend_by_run(rows(ROW))[0].epsilon
-    assert 0.5 < used < 1.5
-    assert limits(OWNER, []).max_epsilon == 3.0
-    assert limits(OWNER, rows(ROW)).max_epsilon == 3.0 - used
-    # The present run's own releases are part of its total, and counted there.
-    own = limits(OWNER, rows(ROW, ROW, run="9"))
-    assert (own.max_epsilon, own.num_released) == (3.0, 2)
-    # Another method, or client, under the same name is another run.
-    for other in (rows(ROW, run="9", method="n"), rows(ROW, run="9", client=2)):
-        assert limits(OWNER, other).max_epsilon == 3.0 - used
-    with pytest.raises(PolicyRefusal, match="other runs have spent it"):
-        limits(OWNER, rows(BARE))
-    with pytest.raises(PolicyRefusal, match="data changed within the run"):
-        limits(OWNER, rows(ROW, HALF, run="9"))
-    with pytest.raises(PolicyRefusal, match="deltas add up to 3"):
-        limits(OWNER, [*rows(ROW), *rows(ROW, run="8")])
-    assert limits(replace(OWNER, max_epsilon=None, max_delta=None), rows(BARE)) is not NO_LIMITS
-
-
 def test_a_grant_is_given_once(folder: Path) -> None:
     with lock_device(folder):
         note_request(folder, "7", 1, 0.0)
@@ -145,21 +83,6 @@ def test_a_grant_is_given_once(folder: Path) -> None:
         assert grant(folder, "7", 1, 9.0) == 2.5
         note_request(folder, "8", 1, 2.0)
         assert grant(folder, "8", 1, 1.0) == 1.0
-
-
-@pytest.mark.parametrize(("target", "allowed"), [(None, False), (8.0, False), (3.0, True)])
-def test_a_run_whose_grant_was_spent_by_another_is_over(
-    target: float | None, allowed: bool
-) -> None:
-    """Own noise is for what was granted at first: with less of it left, no round may follow."""
-    left = RunLimits(3.5, granted=lambda _: 4.0)
-    assert left.own_epsilon() == 4.0
-    update = DpFedPaqParameters(
-        3, noise_multiplier=1.0, local_steps=1, quantizer="none", randomness="secret"
-    )
-    given: Any = SimpleNamespace(mode="sound", update=update, epsilon_of=lambda _: target)
-    with contextlib.nullcontext() if allowed else pytest.raises(PolicyRefusal):
-        left.check_niss(given, 1, lambda: 50, left.own_epsilon())
 
 
 def keep_key(folder: Path, run: str, now: float) -> FolderState:
@@ -244,7 +167,7 @@ COUNTER = """
     from fl_app.device_ledger import lock_device, list_releases
     from fl_app.device_state import FolderState
     from strategies.device_state import LedgerEntry
-    from dataclasses import replace
+    from dataclasses import asdict, replace
     folder = pathlib.Path(sys.argv[1])
     print("ready", flush=True)
     sys.stdin.readline()

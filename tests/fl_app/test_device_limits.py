@@ -89,19 +89,22 @@ def test_too_strict_a_device_sits_alone(tmp_path: Path, strategy: tuple[str, ...
     # A server cannot know that a client which refuses has released nothing.
     assert {client: count for client, count in server.items() if client != 2} == others
     assert server.get(2, 0) == (0 if strategy else ROUNDS)
-    assert max(spent(outcome, client) for client in others) <= 8.0
+    # Without trust lists, what the others add to a client's own noise hides nobody for sure.
+    most = 20.0 if strategy else 8.0
+    assert 0.8 * most < max(spent(outcome, client) for client in others) <= most
     assert sum(row["valid"] for row in outcome.guarantees) >= 1
 
 
 @pytest.mark.parametrize("strategy", [NISS, UNIFORM], ids=["gaussian", "uniform"])
 def test_a_stricter_device_adds_noise_of_its_own(tmp_path: Path, strategy: tuple[str, ...]) -> None:
-    outcome = run_with(tmp_path, {2: "4", 3: 20.0}, *strategy)
+    """Its own noise alone keeps to its limit: it has no trust list."""
+    outcome = run_with(tmp_path, {2: "4", 3: 30.0}, *strategy)
     assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS] * ROUNDS
     devices, server = charged(outcome)
     assert devices == server == dict.fromkeys(range(CLIENTS), ROUNDS)
     assert 3.0 < spent(outcome, 2) <= 4.0
-    # A device that would allow more than the run aims at changes nothing.
-    assert 6.0 < spent(outcome, 3) == spent(outcome, 4) <= 8.0
+    # A device that would allow more than its share of the noise gives away changes nothing.
+    assert 15.0 < spent(outcome, 3) == spent(outcome, 4) <= 20.0
 
 
 def test_dp_fedpaq_takes_a_device_whose_limit_the_run_keeps(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_everything_at_once() -> None:
         max_delta=1e-4,
         unit="client",
         min_noise_multiplier=0,
+        min_colluding_fraction="0.3",
         allowed_strategies=" niss , dp_fedpaq",
         allowed_code="mine.models:build, mine.data:read",
         allow_seeded=True,
@@ -55,6 +56,7 @@ def test_everything_at_once() -> None:
         max_delta=1e-4,
         unit="client",
         min_noise_multiplier=0.0,
+        min_colluding_fraction=0.3,
         allowed_strategies=frozenset({"niss", "dp_fedpaq"}),
         allowed_code=frozenset({"mine.models:build", "mine.data:read"}),
         allow_seeded=True,
@@ -70,6 +72,7 @@ def test_everything_at_once() -> None:
         *(("max-epsilon", value) for value in (0, -1, "nan", "inf", True, "", [1.0])),
         *(("max-delta", value) for value in (0, 1, 1.0, -1e-9, "nan", True)),
         *(("min-noise-multiplier", value) for value in (-1, "nan", "inf", True, "high")),
+        *(("min-colluding-fraction", value) for value in (-0.1, 1, 1.0, "nan", True, "few")),
         *(("unit", value) for value in ("clients", "", None, 1)),
         *(("allow-seeded", value) for value in ("true", 1, "false", None)),
         *(("allowed-strategies", value) for value in ("dp_fedpac", "dp_fedpaq;niss", 1, None)),
@@ -110,6 +113,18 @@ def test_ray_in_the_launcher_s_process_is_no_worker(monkeypatch: pytest.MonkeyPa
         assert is_simulated(NODE) == expected
 
 
+def test_what_an_owner_does_not_say() -> None:
+    """Beside max-epsilon there is always a limit on the deltas."""
+    assert (policy().max_delta, policy().min_colluding_fraction) == (None, 0.1)
+    assert policy(max_epsilon=3).max_delta == 1e-4
+    assert policy(max_epsilon=3, max_delta=0.02).max_delta == 0.02
+    assert policy(max_delta=1e-6).max_delta == 1e-6
+
+
+TRAINING_RUN = (
+    *("strategy=dp_fts_de", "objective=training_run", "objective.num_agents=4"),
+    "objective.run=['num_clients=2']",
+)
 CASES: list[tuple[dict[str, Any], tuple[str, ...], bool]] = [
     ({}, (), True),
     ({}, ("randomness=seeded",), False),
@@ -152,6 +167,8 @@ CASES: list[tuple[dict[str, Any], tuple[str, ...], bool]] = [
     ),
     ({"data_path": "/own"}, ("data=hugging_face", "data.root=some/name"), True),
     ({"allowed_strategies": "dp_fts_de"}, LANDMINE, False),
+    ({"allowed_strategies": "dp_fts_de"}, TRAINING_RUN, False),
+    ({"allowed_strategies": "dp_fts_de", "data_path": "/own"}, TRAINING_RUN, False),
     ({"allowed_strategies": "dp_fts_de", "data_path": "/own"}, LANDMINE, True),
     ({"data_path": "/own"}, ("data=user", "data.path=shutil:rmtree", "data.root=/x"), False),
     (

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -23,10 +24,11 @@ from strategies.mechanisms.key_agreement import public_identity
 from strategies.mechanisms.parameter_checks import ParameterError
 from strategies.mechanisms.rng import Randomness
 from strategies.niss import client as niss_client
-from strategies.niss.calibration import own_noise_multiplier
+from strategies.niss.calibration import own_noise_multiplier, plan_own_noise
 from strategies.niss.circles import Coalition
 from strategies.niss.key_memory import KeyMemory
 from strategies.niss.messages import READY, REGISTER, UPLOAD, UPLOAD_TYPE, parse_ready
+from strategies.niss.noise_plan import choose_grid, plan_noise
 from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import pack_ready_set
 from tests.niss.hostile_server import (
@@ -177,8 +179,21 @@ def test_a_client_with_a_stricter_target_adds_noise_of_its_own(wiretap: Wiretap)
     assert stds[1] ** 2 - stds[0] ** 2 == pytest.approx(4 * (needed**2 - 1.3**2), rel=1e-3)
 
 
-def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
-    server = make_server()
+def own_part(server: HostileServer) -> float:
+    """Return z of a client's own noise alone, by a formula of its own: that of its variance."""
+    parameters = server.parameters
+    circle = parameters.circle_of(0)
+    plan = plan_noise(parameters, circle, 1, SIZE, choose_grid(parameters, 1))
+    found = plan_own_noise(parameters, 0, 20, None, has_trust_list=False)
+    assert found.counted == pytest.approx(plan.own_std(0.0) / plan.sensitivity.value, rel=1e-9)
+    assert found.counted <= plan.own_std(0.0) / plan.sensitivity.value
+    return found.counted
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap, trusted: bool) -> None:
+    """Without a trust list the peers may be the server's: the device's own noise is enough."""
+    server = HostileServer(make_devices(MEMBERS, SIZE, trusted=trusted), make_parameters(MEMBERS))
     server.begin()
     fields = {"ready_set": pack_ready_set(server.ready_set(0)), **server.scale()}
     server.devices[0].answer(server.request(UPLOAD, 1, 1, **fields), max_epsilon=2.5)
@@ -186,9 +201,22 @@ def test_a_devices_owner_may_ask_for_more_noise(wiretap: Wiretap) -> None:
     needed = own_noise_multiplier(server.parameters, 0, 20, 2.5)
     stds = [each.scale["own_std"] for each in wiretap.uploads]
     assert needed > 2.5
-    assert stds[0] ** 2 - stds[1] ** 2 == pytest.approx(4 * (needed**2 - 1.0), rel=1e-3)
-    releases = json.loads(server.devices[0].entry.releases)
-    assert releases["noise_multiplier"] == needed
+    more = 4 * (needed**2 - 1.0) + stds[1] ** 2 if trusted else 4 * needed**2
+    assert stds[0] ** 2 == pytest.approx(more, rel=1e-3)
+    told = [json.loads(server.devices[i].entry.releases)["noise_multiplier"] for i in (0, 1)]
+    assert told[0] == needed
+    # What hides the others, and what is left of it if all their peers tell.
+    assert told[1] == (1.0 if trusted else pytest.approx(stds[1] / 2.0, rel=1e-6))
+    # Of h = 4 with w = .05: s_ind^2 = 1.05 sigma^2 / 4.
+    assert trusted or told[1] == pytest.approx(math.sqrt(1.05 / 4), rel=1e-6)
+    assert trusted or told[1] <= stds[1] / 2.0
+
+
+def test_no_room_for_own_noise_alone_is_no_upload(wiretap: Wiretap) -> None:
+    server = make_server()
+    server.register()
+    reply = server.devices[0].answer(server.request("ready", 1, 1), max_epsilon=1e-3)
+    assert reply.content["config"]["status"] == "ineligible"
 
 
 @pytest.mark.parametrize("graph", ["complete", "sparse"])
@@ -200,7 +228,7 @@ def test_the_ledger_says_what_an_upload_released(graph: str) -> None:
     releases = json.loads(server.devices[0].entry.releases)
     assert releases["delta"] == server.parameters.gaussian_delta
     assert (releases["delta"] < 1e-8) == (graph == "sparse")
-    assert (releases["num_releases"], releases["noise_multiplier"]) == (1, 1.0)
+    assert (releases["num_releases"], releases["noise_multiplier"]) == (1, own_part(server))
 
 
 def test_a_devices_owner_is_not_told_of_a_limit_that_does_not_hold() -> None:
@@ -468,7 +496,7 @@ def test_the_ledger_says_what_was_released() -> None:
     server.ask_upload(0)
     entry = server.devices[0].entry
     releases = json.loads(entry.releases)
-    expected = server.parameters.update.releases(1.0, 20, 1)
+    expected = server.parameters.update.releases(own_part(server), 20, 1)
     assert releases == {**asdict(expected), "delta": 1e-5}
     assert (entry.last_round, entry.participations) == (1, 1)
 
