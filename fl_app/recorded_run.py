@@ -21,6 +21,7 @@ from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
 from fl_app.registry import FederatedStrategy, name_parameter
+from fl_app.run_name import RUN_KEY, name_run
 from fl_app.run_store import LOG_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import ParameterError
@@ -107,7 +108,12 @@ class RecordedRun(ABC):
             first_round = self._checkpoint.server_round + 1
             _log.info("going on with round %d of %d", first_round, settings.rounds)
         # The same on every engine: clients hold a run to them.
-        terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
+        terms = ConfigRecord(
+            {
+                SETTINGS_KEY: strip_engine(settings).to_json(),
+                RUN_KEY: name_run(self._store.checkpoints),
+            }
+        )
         if settings.randomness == "secret":
             folder = self._store.checkpoints
             asked = read_asked(folder)
