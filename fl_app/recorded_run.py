@@ -26,6 +26,7 @@ from fl_app.run_store import LOG_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
 _log = logging.getLogger(__name__)
@@ -223,7 +224,12 @@ class RecordedRun(ABC):
         self._last = row
 
     def _write_privacy(self) -> None:
-        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
+        rows = [*self._strategy.guarantees(), *self._further_guarantees()]
+        self._store.write_privacy([each.as_dict() for each in rows])
+
+    def _further_guarantees(self) -> list[Guarantee]:
+        """Return what else of the run shows something, and how little."""
+        return []
 
     def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals

@@ -23,6 +23,7 @@ from strategies.dp_fts_de import DpFtsDe
 from strategies.dp_fts_de.algorithm import read_broadcast
 from strategies.dp_fts_de.messages import broadcast_record, parse_broadcast
 from strategies.dp_fts_de.progress import Progress
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
 # Places along an axis at which the last broadcast is drawn, for one and two axes.
@@ -54,6 +55,9 @@ class SearchRun(RecordedRun):
     ) -> None:
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
         self._space = objective.space
+        assert settings.search is not None
+        planned = settings.search.num_initial + settings.rounds - 1
+        self._of_evaluations = objective.guarantees(planned)
         self._search = build_search(settings, client_ids, self._on_round)
         # What each agent last said, and its evaluations that failed; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
@@ -67,6 +71,9 @@ class SearchRun(RecordedRun):
         rounds = 0 if self._checkpoint is None else self._checkpoint.server_round
         self._remember(self._store.read_queries(rounds))
         return broadcast_record(None)
+
+    def _further_guarantees(self) -> list[Guarantee]:
+        return self._of_evaluations
 
     def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         return None
