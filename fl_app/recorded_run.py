@@ -29,6 +29,11 @@ from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
+# Why figures are null in metrics.jsonl and summary.json.
+WHY_LEFT_OUT = (
+    "replies, failures, bytes and times stay with the server (checkpoint/): they show how many "
+    "clients were drawn in a round, which the guarantee needs secret"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -211,6 +216,7 @@ class RecordedRun(ABC):
         return not self._interrupted.is_set()
 
     def _write_row(self, row: dict[str, Any], evaluation: MetricRecord | None) -> None:
+        row.update(dict.fromkeys(self._strategy.secret_figures & row.keys()))
         epsilon = self._strategy.epsilon()
         if evaluation is not None:
             row["test_loss"] = evaluation["test-loss"]
@@ -233,6 +239,7 @@ class RecordedRun(ABC):
 
     def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals
+        secret = bool(self._strategy.secret_figures)
         if totals["updates"] == 0:
             rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
             raise RunError(f"no valid upload in {rounds}: nothing was learnt; see {LOG_FILE}")
@@ -245,11 +252,12 @@ class RecordedRun(ABC):
             "num_rounds": totals["rounds"],
             "num_clients": settings.num_clients,
             **self._write_results(arrays),
-            "uplink_bytes_total": totals["uplink_bytes"],
+            "uplink_bytes_total": None if secret else totals["uplink_bytes"],
+            "left_out": WHY_LEFT_OUT if secret else None,
             **self._strategy.describe_noise(),
             "epsilon": self._last["epsilon"],
             "delta": self._last["delta"],
-            "wall_seconds": time.perf_counter() - self._begin,
+            "wall_seconds": None if secret else time.perf_counter() - self._begin,
             "versions": list_versions(),
             "interrupted": self._interrupted.is_set(),
         }

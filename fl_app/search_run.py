@@ -28,6 +28,10 @@ from strategies.rounds import RoundResult
 
 # Places along an axis at which the last broadcast is drawn, for one and two axes.
 _GRID = {1: 201, 2: 41}
+_KEPT = (
+    "checkpoint/devices.sqlite holds all clients' points and values, from which each may read its "
+    "best one: delete checkpoint/ before you pass this folder on"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -122,7 +126,9 @@ class SearchRun(RecordedRun):
         if (function := self._shared_function(arrays)) is not None:
             self._store.write_shared_function(function)
         best = [row["best_value"] for row in agents]
+        simulates = settings.engine.name != "deployment"
         return {
+            "kept": _KEPT if simulates and settings.randomness == "secret" else None,
             "num_parameters": None,
             "test_accuracy": None,
             "test_loss": None,
