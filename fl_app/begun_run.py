@@ -8,6 +8,7 @@ from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import ConfigError
+from fl_app.run_name import NAME_FILE, read_name
 from fl_app.run_store import CHECKPOINT_FOLDER, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fl_app.settings import RunSettings
 
@@ -56,6 +57,7 @@ class BegunRun:
         folder = self.folder / CHECKPOINT_FOLDER
         checkpoint = read_checkpoint(folder)
         read_asked(folder)  # refuses what is damaged
+        name = read_name(folder)
         metrics = self.folder / METRICS_FILE
         rows = metrics.read_bytes() if metrics.exists() else b""
         if checkpoint is None:
@@ -74,6 +76,13 @@ class BegunRun:
             raise ConfigError("resume", str(metrics), "a file with all rounds of the checkpoint")
         _check_rows(metrics, kept, checkpoint)
         devices = self.settings.engine.name == "deployment"
+        if devices and name is None:
+            raise ConfigError(
+                "resume",
+                str(self.folder),
+                f"a run's folder with {folder / NAME_FILE}: devices know the run by that name, and "
+                "would begin another",
+            )
         if checkpoint.totals.get("updates") and devices and has_entries(folder):
             raise ConfigError(
                 "engine", "deployment", "the engine that the run began with: its clients were here"

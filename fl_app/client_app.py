@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.one_thread import use_one_thread
 from fl_app.registry import METHODS
+from fl_app.run_name import parse_name
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
 from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, STATE_LOST
@@ -95,7 +96,7 @@ def train(message: Message, context: Context) -> Message:
     policy = _read_policy(context)
     settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
     policy.check(settings)
-    with _opened(policy, context, settings) as (state, limits):
+    with _opened(policy, context, settings, message.content["config"]) as (state, limits):
         task = LocalTask(
             settings,
             policy.partition_id,
@@ -117,7 +118,7 @@ def _read_policy(context: Context) -> DevicePolicy:
 
 @contextmanager
 def _opened(
-    policy: DevicePolicy, context: Context, settings: RunSettings
+    policy: DevicePolicy, context: Context, settings: RunSettings, asked: Mapping[str, object]
 ) -> Iterator[tuple[DeviceState, RunLimits]]:
     """Open what this client remembers, and tell what its policy leaves for the run."""
     folder = policy.state_dir
@@ -125,7 +126,11 @@ def _opened(
         yield open_simulated(context), RunLimits(policy.max_epsilon)
         return
     # A server that names a run again goes on with it, and one that names another adds to it.
-    run, client, method = str(context.run_id), policy.partition_id, settings.strategy.name
+    client, method = policy.partition_id, settings.strategy.name
+    try:
+        run = parse_name(asked, context.run_id)
+    except ValueError as error:
+        raise PolicyRefusal(str(error)) from None
     with lock_device(folder):
         spent = spend_by_run(list_releases(folder))
         delta = float(getattr(settings.strategy, "target_delta", 0.0))

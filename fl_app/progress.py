@@ -87,6 +87,7 @@ def _describe(row: dict[str, Any]) -> str:
         parts.append(f"best value {row['best_value_mean']:.5g}")
     if row.get("num_releases") is not None:
         parts.append(f"releases {row['num_releases']}")
-    parts.append(f"up {format_bytes(row['uplink_bytes'])}")
+    if row["uplink_bytes"] is not None:
+        parts.append(f"up {format_bytes(row['uplink_bytes'])}")
     parts.append(f"epsilon {format_epsilon(row['epsilon'])}")
     return "  ".join(parts)

@@ -21,12 +21,19 @@ from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
 from fl_app.registry import FederatedStrategy, name_parameter
+from fl_app.run_name import RUN_KEY, name_run
 from fl_app.run_store import LOG_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
+# Why figures are null in metrics.jsonl and summary.json.
+WHY_LEFT_OUT = (
+    "replies, failures, bytes and times stay with the server (checkpoint/): they show how many "
+    "clients were drawn in a round, which the guarantee needs secret"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -110,7 +117,12 @@ class RecordedRun(ABC):
             first_round = self._checkpoint.server_round + 1
             _log.info("going on with round %d of %d", first_round, settings.rounds)
         # The same on every engine: clients hold a run to them.
-        terms = ConfigRecord({SETTINGS_KEY: strip_engine(settings).to_json()})
+        terms = ConfigRecord(
+            {
+                SETTINGS_KEY: strip_engine(settings).to_json(),
+                RUN_KEY: name_run(self._store.checkpoints),
+            }
+        )
         if settings.randomness == "secret":
             folder = self._store.checkpoints
             asked = read_asked(folder)
@@ -211,6 +223,7 @@ class RecordedRun(ABC):
         return not self._interrupted.is_set()
 
     def _write_row(self, row: dict[str, Any], evaluation: MetricRecord | None) -> None:
+        row.update(dict.fromkeys(self._strategy.secret_figures & row.keys()))
         epsilon = self._strategy.epsilon()
         if evaluation is not None:
             row["test_loss"] = evaluation["test-loss"]
@@ -224,10 +237,16 @@ class RecordedRun(ABC):
         self._last = row
 
     def _write_privacy(self) -> None:
-        self._store.write_privacy([each.as_dict() for each in self._strategy.guarantees()])
+        rows = [*self._strategy.guarantees(), *self._further_guarantees()]
+        self._store.write_privacy([each.as_dict() for each in rows])
+
+    def _further_guarantees(self) -> list[Guarantee]:
+        """Return what else of the run shows something, and how little."""
+        return []
 
     def _finish(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals
+        secret = bool(self._strategy.secret_figures)
         if totals["updates"] == 0:
             rounds = "1 round" if totals["rounds"] == 1 else f"{totals['rounds']} rounds"
             raise RunError(f"no valid upload in {rounds}: nothing was learnt; see {LOG_FILE}")
@@ -240,11 +259,12 @@ class RecordedRun(ABC):
             "num_rounds": totals["rounds"],
             "num_clients": settings.num_clients,
             **self._write_results(arrays),
-            "uplink_bytes_total": totals["uplink_bytes"],
+            "uplink_bytes_total": None if secret else totals["uplink_bytes"],
+            "left_out": WHY_LEFT_OUT if secret else None,
             **self._strategy.describe_noise(),
             "epsilon": self._last["epsilon"],
             "delta": self._last["delta"],
-            "wall_seconds": time.perf_counter() - self._begin,
+            "wall_seconds": None if secret else time.perf_counter() - self._begin,
             "versions": list_versions(),
             "interrupted": self._interrupted.is_set(),
         }

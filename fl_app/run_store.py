@@ -19,6 +19,7 @@ from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import RunError
 from fl_app.model_arrays import save_model
+from fl_app.run_name import NAME_FILE
 
 FORMAT_VERSION = 1
 METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
@@ -71,7 +72,7 @@ class RunStore:
                 (self.folder / CONFIG_FILE).unlink(missing_ok=True)
                 for file in (self.folder / PRIVACY_FILE, self.folder / LOG_FILE):
                     file.unlink(missing_ok=True)
-                _unlink(self.checkpoints, CHECKPOINT_FILE, ASKED_FILE, f"{STATE_FILE}*")
+                _unlink(self.checkpoints, CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, f"{STATE_FILE}*")
                 self.rewind(0)
 
     def rewind(self, metrics_bytes: int) -> None:
@@ -89,7 +90,7 @@ class RunStore:
             # Of processes that were killed while they wrote.
             for name in (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, MODEL_FILE, *_SEARCH_FILES):
                 _unlink(self.folder, f".{name}.*.tmp")
-            for name in (CHECKPOINT_FILE, ASKED_FILE, STATE_FILE):
+            for name in (CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, STATE_FILE):
                 _unlink(self.checkpoints, f".{name}.*.tmp*")
             with (self.folder / METRICS_FILE).open("ab") as file:
                 file.truncate(metrics_bytes)

@@ -23,10 +23,15 @@ from strategies.dp_fts_de import DpFtsDe
 from strategies.dp_fts_de.algorithm import read_broadcast
 from strategies.dp_fts_de.messages import broadcast_record, parse_broadcast
 from strategies.dp_fts_de.progress import Progress
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
 # Places along an axis at which the last broadcast is drawn, for one and two axes.
 _GRID = {1: 201, 2: 41}
+_KEPT = (
+    "checkpoint/devices.sqlite holds all clients' points and values, from which each may read its "
+    "best one: delete checkpoint/ before you pass this folder on"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +59,9 @@ class SearchRun(RecordedRun):
     ) -> None:
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
         self._space = objective.space
+        assert settings.search is not None
+        planned = settings.search.num_initial + settings.rounds - 1
+        self._of_evaluations = objective.guarantees(planned)
         self._search = build_search(settings, client_ids, self._on_round)
         # What each agent last said, and its evaluations that failed; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
@@ -67,6 +75,9 @@ class SearchRun(RecordedRun):
         rounds = 0 if self._checkpoint is None else self._checkpoint.server_round
         self._remember(self._store.read_queries(rounds))
         return broadcast_record(None)
+
+    def _further_guarantees(self) -> list[Guarantee]:
+        return self._of_evaluations
 
     def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         return None
@@ -115,7 +126,9 @@ class SearchRun(RecordedRun):
         if (function := self._shared_function(arrays)) is not None:
             self._store.write_shared_function(function)
         best = [row["best_value"] for row in agents]
+        simulates = settings.engine.name != "deployment"
         return {
+            "kept": _KEPT if simulates and settings.randomness == "secret" else None,
             "num_parameters": None,
             "test_accuracy": None,
             "test_loss": None,

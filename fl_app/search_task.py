@@ -102,7 +102,9 @@ def load_run_objective(settings: RunSettings) -> Objective:
         If data is missing or damaged.
     """
     assert settings.objective is not None
-    objective = load_objective(settings.objective, settings.seed, settings.data, settings.model)
+    objective = load_objective(
+        settings.objective, settings.seed, settings.data, settings.model, settings.randomness
+    )
     found, wanted = settings.num_clients, objective.num_agents
     if found not in (None, wanted):
         rule = f"the agents of objective={settings.objective.name}, {wanted}, or null"

@@ -17,6 +17,14 @@ from flwr.serverapp.strategy import Result, Strategy
 # Of a method with several exchanges a round, each request names its own in the configuration.
 PHASE_KEY, UPLOAD_PHASE = "phase", "upload"
 
+# Figures of a round that show how many clients were drawn, or answered.
+COHORT_FIGURES = frozenset(
+    {
+        *("num_sampled", "num_replies", "num_failures", "num_ineligible", "num_uploaded"),
+        *("uplink_bytes", "downlink_bytes", "control_bytes", "seconds"),
+    }
+)
+
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 _log = logging.getLogger(__name__)
@@ -170,6 +178,16 @@ class RoundStrategy(Strategy):
         charged to nobody.
         """
         self._repeated[server_round] = uploads, attempt
+
+    @property
+    def secret_figures(self) -> frozenset[str]:
+        """Those of `COHORT_FIGURES` that the run's guarantee needs to stay with the server."""
+        return frozenset()
+
+    def log_dropped(self, server_round: int, dropped: Mapping[str, int]) -> None:
+        """Log what was dropped of a round, unless that says who was asked in it."""
+        if dropped and not self.secret_figures:
+            _log.warning("round %d: dropped %s", server_round, dict(dropped))
 
     @abstractmethod
     def prepare_run(self, grid: Grid, arrays: ArrayRecord, num_rounds: int) -> None:

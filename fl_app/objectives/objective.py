@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.search_space import AxisValue, SearchSpace
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
 
 
@@ -67,6 +68,16 @@ class Objective(ABC):
     def optimum(self, agent: int) -> float | None:
         """Return the largest value without noise, where it is known; None elsewhere."""
         return None
+
+    def guarantees(self, num_evaluations: int) -> list[Guarantee]:
+        """Return what an agent's evaluations show to others, for privacy.json; none by default.
+
+        Parameters
+        ----------
+        num_evaluations : int
+            How many the search has planned for each agent, >= 1.
+        """
+        return []
 
     def values(self, agent: int, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values without noise, shape (n,), at places x of the unit cube, shape (n, D).

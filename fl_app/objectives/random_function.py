@@ -79,6 +79,12 @@ def bend(x: Array) -> Array:
     return bent
 
 
+def unbend(x: Array) -> Array:
+    """Map [0, 1] back to what `bend` has bent; any shape."""
+    even: Array = np.clip(np.expm1(x * math.log(GROWTH)) / (GROWTH - 1.0), 0.0, 1.0)
+    return even
+
+
 def draw_function(
     stream: Stream, dimension: int, family: str, lengthscale: float, num_waves: int = NUM_WAVES
 ) -> RandomFunction:

@@ -21,6 +21,7 @@ from fl_app.objectives.settings import (
 if TYPE_CHECKING:
     from fl_app.models import ModelSettings
     from fl_app.objectives.objective import Objective
+    from strategies.mechanisms.rng import RandomnessKind
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Kind:
     settings : type
         The dataclass of its keys.
     build : callable
-        From its settings, the seed, the data's settings and the model's to the objective.
+        From its settings, the seed, the data's settings, the model's and the randomness to the
+        objective.
     """
 
     description: str
@@ -59,6 +61,7 @@ def _build_local_training(
     seed: int,
     data: DataSettings | None,
     model: ModelSettings | None,
+    *_: Any,
 ) -> Objective:
     from fl_app.objectives.local_training import LocalTraining
 
@@ -67,10 +70,12 @@ def _build_local_training(
     return LocalTraining(settings, seed, data, model)
 
 
-def _build_training_run(settings: TrainingRunSettings, seed: int, *_: Any) -> Objective:
+def _build_training_run(
+    settings: TrainingRunSettings, seed: int, _data: Any, _model: Any, randomness: RandomnessKind
+) -> Objective:
     from fl_app.objectives.training_run import TrainingRun
 
-    return TrainingRun(settings, seed)
+    return TrainingRun(settings, seed, randomness)
 
 
 def _build_user(settings: UserObjectiveSettings, *_: Any) -> Objective:
@@ -113,6 +118,7 @@ def load_objective(
     seed: int,
     data: DataSettings | None = None,
     model: ModelSettings | None = None,
+    randomness: RandomnessKind = "seeded",
 ) -> Objective:
     """Build an objective; the same arguments give the same values.
 
@@ -126,6 +132,8 @@ def load_objective(
         Of everything random in it, in [0, 2**63).
     data, model : DataSettings, ModelSettings or None
         Needed by local_training only.
+    randomness : {"seeded", "secret"}
+        The run's; trainings that are releases of their own (training_run) inherit it.
 
     Raises
     ------
@@ -143,11 +151,16 @@ def load_objective(
         seed,
         None if data is None else data.with_absolute_paths(),
         model,
+        randomness,
     )
 
 
 @lru_cache(maxsize=4)
 def _build(
-    settings: ObjectiveSettings, seed: int, data: DataSettings | None, model: ModelSettings | None
+    settings: ObjectiveSettings,
+    seed: int,
+    data: DataSettings | None,
+    model: ModelSettings | None,
+    randomness: RandomnessKind,
 ) -> Objective:
-    return OBJECTIVES[settings.name].build(settings, seed, data, model)
+    return OBJECTIVES[settings.name].build(settings, seed, data, model, randomness)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
+from scipy import ndimage, optimize
 
 from fl_app.objectives.objective import Objective
-from fl_app.objectives.random_function import RandomFunction, draw_function
+from fl_app.objectives.random_function import RandomFunction, draw_function, unbend
 from fl_app.objectives.settings import SyntheticSettings
 from fl_app.search_space import AxisValue
 from strategies.mechanisms.rng import Randomness
@@ -19,8 +19,9 @@ Array = NDArray[np.float64]
 # The range is this many standard deviations wide to either side: a function leaves it once in
 # about ten million.
 _WIDTH = 6.0
-# Nodes along an axis and best nodes from which an optimum is sought, for one and two axes.
-_NODES, _STARTS = {1: 2001, 2: 65}, 8
+# Nodes along an axis, for one and two axes: so many, or more where functions are rough: so many to
+# a lengthscale. And the peaks of that grid which an optimum is sought from.
+_NODES, _NODES_PER_LENGTHSCALE, _STARTS = {1: 2001, 2: 65}, 8, 16
 
 
 class Synthetic(Objective):
@@ -41,7 +42,9 @@ class Synthetic(Objective):
         self._common = self._draw("common function")
         self._own: dict[int, RandomFunction] = {}
         self._optima: dict[int, float] = {}
-        self._nodes = np.linspace(0.0, 1.0, _NODES[settings.dimension])
+        least = math.ceil(_NODES_PER_LENGTHSCALE / settings.lengthscale) + 1
+        even = np.linspace(0.0, 1.0, max(_NODES[settings.dimension], least))
+        self._nodes = unbend(even) if self._common.is_warped else even
         self._common_grid: Array | None = None
 
     def values(self, agent: int, x: Array) -> Array:
@@ -56,7 +59,7 @@ class Synthetic(Objective):
         return float(value + self._settings.noise_std * noise.standard_normal(1)[0])
 
     def optimum(self, agent: int) -> float:
-        """Return an agent's largest value without noise, by a fine grid and local ascent."""
+        """Return an agent's largest value without noise, by a fine grid and ascent of its peaks."""
         if agent not in self._optima:
             dimension = self._settings.dimension
             if self._common_grid is None:
@@ -64,13 +67,16 @@ class Synthetic(Objective):
             own = self._own_function(agent).on_grid(self._nodes)
             values = self._common_grid + self._settings.deviation * own
             best = float(values.max())
-            highest = np.argsort(-values, axis=None)[:_STARTS]
+            # Of one peak several nodes may be higher than any of another, which rises beyond them.
+            peaks = np.flatnonzero(values == ndimage.maximum_filter(values, size=3))
+            highest = peaks[np.argsort(-values.ravel()[peaks])][:_STARTS]
             for start in self._nodes[np.array(np.unravel_index(highest, values.shape)).T]:
                 found = optimize.minimize(
                     lambda x: -float(self.values(agent, x[None])[0]),
                     start,
                     method="L-BFGS-B",
                     bounds=[(0.0, 1.0)] * dimension,
+                    options={"ftol": 1e-15, "gtol": 1e-9},
                 )
                 best = max(best, -float(found.fun))
             self._optima[agent] = best

@@ -27,6 +27,7 @@ from fl_app.evaluation import evaluate
 from fl_app.local_task import check_model, shared_model
 from fl_app.model_arrays import to_arrays
 from fl_app.models import build_model
+from fl_app.objectives.evaluation_guarantee import add_up_evaluations
 from fl_app.objectives.objective import Objective
 from fl_app.objectives.settings import TrainingRunSettings
 from fl_app.registry import TrainingStrategy, build_strategy, check_settings
@@ -35,9 +36,21 @@ from fl_app.settings import RunSettings
 from fl_app.strategy_settings import TrainingSettings
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.dp_fts_de import DpFtsDe
+from strategies.mechanisms.guarantee import Guarantee
+from strategies.mechanisms.rng import RandomnessKind
 
 # What may differ between two evaluations of a search: not whose data they are, or how many.
 SEARCHED = ("num_rounds", "num_sampled_clients", "fraction_train", "strategy.", "model.")
+# Keys of a strategy that say how well its clients are hidden: they are not for sale for accuracy.
+PRIVACY_KEYS = frozenset(
+    {
+        *("name", "mode", "unit", "neighboring_relation", "sensitivity", "mechanism", "noise_at"),
+        *("target_epsilon", "target_epsilons", "noise_multiplier", "target_delta", "accountant"),
+        *("max_participations", "colluding_fraction", "pair_noise", "graph", "coalitions"),
+        *("expected_dropouts", "min_ready", "max_dropouts", "max_attempts", "unit_noise_std"),
+        *("tau", "collusion_bound"),
+    }
+)
 
 
 class TrainingRun(Objective):
@@ -52,19 +65,24 @@ class TrainingRun(Objective):
     settings : TrainingRunSettings
     seed : int
         Of the data's partition, the first model and the runs.
+    randomness : {"seeded", "secret"}
+        The search's: in a secret one the runs are secret, whatever they say themselves.
 
     Raises
     ------
     ConfigError
         If the run cannot be composed, is a search itself, does not say how many clients an agent
-        has, or an axis is none of its keys.
+        has, or an axis is none of its keys or one of `PRIVACY_KEYS`.
     DataError
         If data is missing or cannot be divided so often.
     """
 
-    def __init__(self, settings: TrainingRunSettings, seed: int) -> None:
+    def __init__(
+        self, settings: TrainingRunSettings, seed: int, randomness: RandomnessKind = "seeded"
+    ) -> None:
         super().__init__(settings.space(), settings.num_agents, (0.0, 1.0))
-        composed = compose_settings([*settings.run, f"seed={seed}"])
+        secret = ["randomness=secret"] if randomness == "secret" else []
+        composed = compose_settings([*settings.run, f"seed={seed}", *secret])
         if not isinstance(composed.strategy, TrainingSettings):
             rule = "overrides of a run that trains, without a search of its own"
             raise ConfigError("objective.run", list(settings.run), rule)
@@ -77,11 +95,19 @@ class TrainingRun(Objective):
             if not key.startswith(SEARCHED):
                 allowed = ", ".join(each + ("*" if each[-1] == "." else "") for each in SEARCHED)
                 raise ConfigError(f"objective.keys.{name}", key, f"one of {allowed}")
+            if key.startswith("strategy.") and key.split(".")[1] in PRIVACY_KEYS:
+                rule = "no key of the clients' privacy: their noise is not tuned by their accuracy"
+                raise ConfigError(f"objective.keys.{name}", key, rule)
         self._dataset = load_dataset(composed.data, settings.num_agents * (self._clients + 1), seed)
         # A mistake that does not depend on the point is one of the configuration.
         middle = self.configure(self.space.decode(np.full(self.space.dimension, 0.5)))
         check_settings(middle)
         check_model(middle, self._dataset)
+        self._middle = middle
+
+    def guarantees(self, num_evaluations: int) -> list[Guarantee]:
+        """Return what an agent's planned evaluations guarantee its own clients together."""
+        return [add_up_evaluations(self._middle, num_evaluations)]
 
     def configure(self, point: Mapping[str, AxisValue]) -> RunSettings:
         """Return the settings of a point's run; ConfigError if there is no such key or value."""

@@ -30,12 +30,14 @@ _SEARCH_USER = (
     "broadcast, the shared function or its best point"
 )
 _SHORT_SEARCH_USER = "the other clients"
+# Of trainings that are a search's evaluations; each agent has clients and a server of its own.
+_IN_EVALUATIONS, _EVALUATIONS = "_in_evaluations", "all evaluations of an agent together"
 _SEARCH_ZERO_OUT = "left out (the client's vectors are then zero)"
 _UNITS = {"record": "One training record", "client": "All the data of one client"}
 _RELATIONS = {
     "replace_one": "exchanged for any other",
     "add_or_remove_one": "added or removed",
-    "zero_out": "left out (the client then sends only noise)",
+    "zero_out": "left out (its update is then zero, and nothing is left but noise)",
 }
 
 
@@ -93,6 +95,9 @@ def is_seeded(summary: Mapping[str, Any] | None, privacy: Iterable[Guarantee] | 
 def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
     """Say against whom the guarantee holds; `of_search`: it is of a search, not of training."""
     name: str = guarantee["adversary"]
+    if name.endswith(_IN_EVALUATIONS):
+        one = {**guarantee, "adversary": name.removesuffix(_IN_EVALUATIONS)}
+        return f"{describe_adversary(one)}: {_EVALUATIONS}"
     words = _ADVERSARIES.get(name, name)
     fraction = guarantee.get("colluding_fraction")
     if of_search and name == "model_user" and fraction == 1:
@@ -106,6 +111,9 @@ def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
 def name_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
     """Name the adversary in a word or two, for a heading or an axis."""
     name: str = guarantee["adversary"]
+    if name.endswith(_IN_EVALUATIONS):
+        one = {**guarantee, "adversary": name.removesuffix(_IN_EVALUATIONS)}
+        return f"{name_adversary(one)}, {_EVALUATIONS}"
     if of_search and name == "model_user":
         return _SHORT_SEARCH_USER
     return _SHORT_ADVERSARIES.get(name, name)
@@ -117,6 +125,7 @@ def describe_protection(guarantee: Guarantee, of_search: bool = False) -> str:
     relation = guarantee.get("neighboring_relation")
     if unit is None or relation is None:
         return "not stated"
+    of_search = of_search and not guarantee["adversary"].endswith(_IN_EVALUATIONS)
     # The noise of a search is the server's.
     relations = _RELATIONS | ({"zero_out": _SEARCH_ZERO_OUT} if of_search else {})
     return f"{_UNITS.get(unit, unit)}, {relations.get(relation, relation)}"

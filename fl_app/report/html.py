@@ -198,8 +198,13 @@ def _write_bytes(run: RunFolder) -> Markup:
         )
     )
     headers = ["Payload really sent", "In all", "A round", "A reply"]
+    notes = [f"In all rounds: {counts}"]
+    if left_out := (run.summary or {}).get("left_out"):
+        notes.append(f"{MISSING} {left_out}")
+    if kept := (run.summary or {}).get("kept"):
+        notes.append(f"! {kept}")
     return join(
-        [table(headers, rows), element("p", f"In all rounds: {counts}", class_="soft small")]
+        [table(headers, rows), *(element("p", note, class_="soft small") for note in notes)]
     )
 
 

@@ -118,6 +118,10 @@ def summary_table(
     if is_seeded(summary, guarantees) and not is_said:
         parts.append(Text(f"! {SEEDED_NOTICE}", style=_STYLES[Status.SEEDED]))
     parts += [Text(f"! {reason}") for reason in reasons]
+    if summary.get("left_out"):
+        parts.append(Text(f"{MISSING} {summary['left_out']}"))
+    if summary.get("kept"):
+        parts.append(Text(f"! {summary['kept']}"))
     return Group(*parts)
 
 

@@ -24,7 +24,7 @@ from strategies.dp_fedpaq.messages import model_arrays, model_record, request_co
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.replies import CollectedReplies, collect_replies, describe_round
 from strategies.dp_fedpaq.run_plan import plan_run
-from strategies.dp_fedpaq.spending import Participation, server_mechanism
+from strategies.dp_fedpaq.spending import Participation, are_cohorts_secret, server_mechanism
 from strategies.dp_fedpaq.tally import Tally
 from strategies.dp_fedpaq.uplink_budget import UplinkBudget
 from strategies.mechanisms.guarantee import Guarantee
@@ -32,7 +32,14 @@ from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.parameter_checks import check_number
 from strategies.mechanisms.rng import Randomness, RandomnessKind, Stream
 from strategies.mechanisms.sensitivity import LocalTraining
-from strategies.rounds import EndOfRun, OnRound, RoundResult, RoundStrategy, number_nodes
+from strategies.rounds import (
+    COHORT_FIGURES,
+    EndOfRun,
+    OnRound,
+    RoundResult,
+    RoundStrategy,
+    number_nodes,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -156,6 +163,12 @@ class DpFedPaq(RoundStrategy):
         """The parameters that clients are sent; complete once a run is prepared."""
         return self._parameters
 
+    @property
+    def secret_figures(self) -> frozenset[str]:
+        """All that show the cohorts' sizes, where the server's noise needs them secret."""
+        hidden = are_cohorts_secret(self._parameters, self._plan)
+        return COHORT_FIGURES if hidden else frozenset()
+
     def summary(self) -> None:
         """Log what the run does to an update, in one line."""
         _log.info("DP-FedPaq: %s", self._parameters.describe())
@@ -230,8 +243,7 @@ class DpFedPaq(RoundStrategy):
         longest = longest_upload(self._parameters, server_round, layout.num_parameters)
         uploads = collected.decode(layout.num_parameters, self._parameters, longest)
         averaged = self._aggregate(server_round, start, uploads)
-        if collected.dropped:
-            _log.warning("round %d: dropped %s", server_round, dict(collected.dropped))
+        self.log_dropped(server_round, collected.dropped)
         self._collected = collected
         self.tally = self.tally.add_replies(
             self._num_drawn, collected.ineligible, collected.num_valid, collected.uplink_bytes

@@ -6,7 +6,7 @@ only where it is proven (`spend_on_model_user`).
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from strategies.dp_fedpaq.algorithm import calibrate, client_noise_multiplier
@@ -171,6 +171,20 @@ def cohort_hides(parameters: DpFedPaqParameters, run: Participation) -> bool:
         # An absent client and a zeroed one look alike only if the noise does not come from them.
         return run.kind == "poisson" and parameters.noise_at == "server"
     return parameters.neighboring_relation == "replace_one"
+
+
+def are_cohorts_secret(parameters: DpFedPaqParameters, plan: Participation) -> bool:
+    """Return whether some part of the run counts on cohorts that nobody but the server sees.
+
+    With the clients' own noise a secret cohort counts only if all of it, a fixed number, uploaded:
+    that number tells nothing. In the curator model any number may have been there.
+    """
+    return (
+        parameters.randomness == "secret"
+        and parameters.adds_noise
+        and parameters.noise_at == "server"
+        and cohort_hides(parameters, replace(plan, num_rounds=1))
+    )
 
 
 def plan_server_noise(parameters: DpFedPaqParameters, plan: Participation) -> float:

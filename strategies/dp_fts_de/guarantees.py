@@ -138,7 +138,11 @@ def _stays_with_agents(parameters: DpFtsDeParameters, what_leaves: str) -> str:
             f"side channels: in this seeded simulation agents also report {kept}, to the server "
             f"alone; in a secret run {what_leaves} leaves an agent"
         )
-    return f"side channels: {what_leaves} leaves an agent; its {kept} stay on the device"
+    return (
+        f"side channels: {what_leaves} leaves an agent; its {kept} stay on the device (of a "
+        "simulation, in checkpoint/devices.sqlite of the run's folder, which holds those of all "
+        "agents: whoever is given that file has them)"
+    )
 
 
 def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[str]:
@@ -150,7 +154,8 @@ def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[st
         f"secret samples: each agent is drawn with probability {parameters.sample_rate:g} in each "
         "round; an agent learns of itself alone, and nobody but the server of others: who was "
         "drawn, how many, and how many vectors came (against whoever sees it, epsilon is "
-        f"{exposed.epsilon:.4g} instead)",
+        f"{exposed.epsilon:.4g} instead); metrics, report and log leave that out, and who can read "
+        "checkpoint/ or the SuperLink's own log counts as such a one",
         "deadline: a round ends when all agents have answered, sampled or not, or its time is up; "
         "that this takes no less or longer for who was sampled is not covered; " + _TIMING,
     ]

@@ -31,7 +31,7 @@ from strategies.dp_fts_de.tally import ReleaseTally
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.mechanisms.parameter_checks import ParameterError, check_integer
 from strategies.mechanisms.rng import Randomness, Stream
-from strategies.rounds import OnRound, RoundResult, RoundStrategy, number_nodes
+from strategies.rounds import COHORT_FIGURES, OnRound, RoundResult, RoundStrategy, number_nodes
 
 UPLOAD_BYTES = 4  # a number of a vector
 _log = logging.getLogger(__name__)
@@ -108,6 +108,15 @@ class DpFtsDe(RoundStrategy):
     def parameters(self) -> DpFtsDeParameters:
         """The parameters that agents are sent; complete once a run is prepared."""
         return self._parameters
+
+    @property
+    def secret_figures(self) -> frozenset[str]:
+        """What shows how many vectors came, where amplification needs the samples secret."""
+        chosen = self._parameters
+        samples = chosen.sample_rate < 1.0 and chosen.upload == "sampled"
+        hidden = samples and chosen.adds_noise and chosen.randomness == "secret"
+        # Everybody is asked in every round.
+        return COHORT_FIGURES - {"num_sampled", "downlink_bytes"} if hidden else frozenset()
 
     @property
     def round_progress(self) -> dict[int, Progress]:
@@ -223,8 +232,7 @@ class DpFtsDe(RoundStrategy):
             replies,
             parameters,
         )
-        if got.counts.dropped:
-            _log.warning("round %d: dropped %s", server_round, dict(got.counts.dropped))
+        self.log_dropped(server_round, got.counts.dropped)
         self._collected, self._signal = got, None
         self.progress.update(got.progress)
         self.tally = self.tally.receive(got.counts.uplink_bytes)

@@ -19,6 +19,7 @@ from fl_app.engines.flower_internals import (
     describe_metadata,
 )
 from fl_app.engines.in_process import run_in_process
+from fl_app.run_name import RUN_KEY
 from fl_app.server_app import app as server_app
 from tests.conftest import Outcome, read_outcome
 
@@ -98,9 +99,13 @@ def run_on_devices(
     devices: list[Device],
     *overrides: str,
     run: int = 1,
+    resume: bool = False,
     watch: Callable[[int, Message, Message], None] | None = None,
 ) -> Outcome:
-    """Run a server on devices; `watch` is shown each request and its reply."""
+    """Run a server on devices; `watch` is shown each request and its reply.
+
+    A run that is to be resumed needs the deployment engine's settings.
+    """
 
     def answer(message: Message, context: Context) -> Message:
         number = int(context.node_config["partition-id"])
@@ -112,13 +117,18 @@ def run_on_devices(
     settings = compose_settings(
         [f"num_clients={len(devices)}", f"num_rounds={ROUNDS}", "randomness=secret", *overrides]
     )
-    run_config = {"settings": settings.to_json(), "output-dir": str(folder)}
+    run_config: dict[str, Any] = {"settings": settings.to_json(), "output-dir": str(folder)}
+    if resume:
+        run_config["resume"] = True
     run_in_process(server_app, answer, len(devices), run_config)  # type: ignore[arg-type]
     return read_outcome(folder)
 
 
 def record_requests(folder: Path, *overrides: str) -> list[Message]:
-    """Return all requests that a whole run sends to client 0, in their order."""
+    """Return all requests that a whole run sends to client 0, in their order, without its name.
+
+    A device knows them by Flower's number of the run then, which a test chooses.
+    """
     devices = [
         Device(folder / f"{number}", number, allowed_strategies=ALL, allow_seeded=True)
         for number in range(CLIENTS)
@@ -128,6 +138,7 @@ def record_requests(folder: Path, *overrides: str) -> list[Message]:
     def keep(number: int, message: Message, reply: Message) -> None:
         if number == 0:
             found.append(copied(message))
+            found[-1].content["config"].pop(RUN_KEY, None)
 
     run_on_devices(folder / "run", devices, *overrides, watch=keep)
     return found

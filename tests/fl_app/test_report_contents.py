@@ -129,7 +129,9 @@ def test_whom_a_search_hides_from_are_its_own_clients_all_together():
         assert name_adversary(each, of_search=True) == name_adversary(each)
     zeroed = users | {"unit": "client", "neighboring_relation": "zero_out"}
     assert "the client's vectors are then zero" in describe_protection(zeroed, of_search=True)
-    assert describe_protection(zeroed).endswith("(the client then sends only noise)")
+    assert describe_protection(zeroed).endswith(
+        "(its update is then zero, and nothing is left but noise)"
+    )
 
 
 # Names of several runs

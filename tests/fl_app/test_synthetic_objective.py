@@ -2,12 +2,14 @@
 
 import math
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import given, strategies
 from scipy import special, stats
 
 from fl_app.objectives import SyntheticSettings, observe
-from fl_app.objectives.random_function import GROWTH, bend, draw_function
+from fl_app.objectives.random_function import GROWTH, bend, draw_function, unbend
 from fl_app.objectives.synthetic import Synthetic
 from strategies.mechanisms.rng import SeededStream
 
@@ -185,3 +187,35 @@ def test_values_lie_in_the_public_range():
     values = [objective.evaluate(n, {"x1": 0.5}, t) for n in range(30) for t in range(30)]
     assert low < min(values) < max(values) < high
     assert observe(objective, 0, {"x1": 0.5}, 3).value == objective.evaluate(0, {"x1": 0.5}, 3)
+
+
+@hypothesis.settings(max_examples=12, derandomize=True)
+@given(
+    family=strategies.sampled_from(FAMILIES),
+    dimension=strategies.sampled_from([1, 2]),
+    lengthscale=strategies.one_of(
+        strategies.just(0.01), strategies.floats(0.01, 0.03), strategies.floats(0.01, 10.0)
+    ),
+    seed=strategies.integers(0, 2**31),
+)
+@hypothesis.example(family="non_stationary", dimension=2, lengthscale=0.01, seed=0)
+@hypothesis.example(family="matern", dimension=2, lengthscale=0.01, seed=1)
+@hypothesis.example(family="squared_exponential", dimension=2, lengthscale=0.012, seed=2)
+def test_no_regret_is_negative(family, dimension, lengthscale, seed):
+    """Rough functions have peaks that a coarse grid steps over; half the nodes lie near 0."""
+    objective = make(
+        seed, num_agents=1, family=family, dimension=dimension, lengthscale=lengthscale
+    )
+    random = np.random.default_rng(seed)
+    nodes = np.sort(random.random(450 if dimension == 2 else 20_000))
+    nodes[::2] **= 2
+    own = objective._own_function(0).on_grid(nodes)
+    seen = objective._common.on_grid(nodes) + objective._settings.deviation * own
+    assert objective.optimum(0) >= seen.max() - 1e-9
+
+
+def test_unbending_undoes_bending():
+    x = np.linspace(0.0, 1.0, 101)
+    np.testing.assert_allclose(unbend(bend(x)), x, atol=1e-14)
+    assert unbend(x).min() >= 0.0
+    assert unbend(x).max() <= 1.0

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -11,9 +12,11 @@ from fl_app.config import compose_settings
 from fl_app.data import FederatedDataset
 from fl_app.errors import ConfigError
 from fl_app.objectives import TrainingRunSettings, load_objective, observe
-from fl_app.objectives.training_run import TrainingRun
+from fl_app.objectives.training_run import PRIVACY_KEYS, TrainingRun
 from fl_app.plain_mapping import PlainMapping
 from fl_app.search_space import SearchSpace
+from fl_app.search_task import load_run_objective
+from strategies.mechanisms.rng import RandomnessKind
 
 RATE = {"name": "learning_rate", "kind": "log_float", "low": 0.01, "high": 1.0}
 RUN = ("strategy=fedavg", "num_clients=2", "num_rounds=3")
@@ -113,6 +116,11 @@ def test_a_training_that_fails_is_a_failed_evaluation(monkeypatch: pytest.Monkey
         (RUN, {"learning_rate": "strategy.rate"}, "objective.keys.learning_rate: 'strategy.rate'"),
         (RUN, {"learning_rate": "strategy."}, "objective.keys.learning_rate: 'strategy.'"),
         (RUN, {"rate": "strategy.learning_rate"}, "objective.keys: 'rate'; allowed: axes"),
+        *(
+            (RUN, {"learning_rate": f"strategy.{key}"}, "objective.keys.learning_rate: 'strategy.")
+            for key in sorted(PRIVACY_KEYS)
+        ),
+        (RUN, {"learning_rate": "strategy.target_epsilons.0"}, "objective.keys.learning_rate: "),
         # A value that the method refuses everywhere is refused at once.
         (RUN, {"learning_rate": "strategy.local_epochs"}, "strategy.local_epochs: "),
     ],
@@ -140,3 +148,112 @@ def test_a_search_over_trainings(fl_app: Any) -> None:
     assert "DP-FedPaq" not in Path("run", "run.log").read_text()
     privacy = Path("run", "privacy.json").read_text()
     assert "is a release of its own, with its own guarantee" in privacy
+    row = json.loads(privacy)["guarantees"][-1]
+    assert (row["adversary"], row["epsilon"]) == ("server_in_evaluations", None)
+    assert "no clipping norm or no target for epsilon" in row["why_not"]
+
+
+def load(randomness: RandomnessKind, *run: str) -> TrainingRun:
+    space = SearchSpace.from_plain([RATE])
+    settings = TrainingRunSettings("training_run", 3, run, None, space.axes)
+    made = load_objective(settings, 0, randomness=randomness)
+    assert isinstance(made, TrainingRun)
+    return made
+
+
+NOISY = ("strategy=dp_fedpaq", "num_clients=2", "num_rounds=2", "strategy.target_epsilon=8")
+
+
+def test_the_trainings_of_a_secret_search_are_secret() -> None:
+    """Seeded ones would draw noise that the configuration tells."""
+    objective = load("secret", *NOISY)
+    assert objective.configure(GOOD).randomness == "secret"
+    assert load("seeded", *NOISY).configure(GOOD).randomness == "seeded"
+    # Nothing in the training's own overrides weakens it.
+    assert load("secret", *NOISY, "randomness=seeded").configure(GOOD).randomness == "secret"
+    found = {objective.evaluate(0, GOOD) for _ in range(6)}
+    assert len(found) > 1
+    words = ["strategy=dp_fts_de", "objective=training_run", "randomness=secret"]
+    run = load_run_objective(compose_settings(words))
+    assert isinstance(run, TrainingRun)
+    assert run.configure(run.space.decode(np.full(2, 0.5))).randomness == "secret"
+
+
+@pytest.mark.parametrize(
+    ("words", "adversary", "epsilon", "delta", "reason"),
+    [
+        (NOISY, "server", 8.0, 1e-5, None),
+        ((*NOISY, "strategy.target_epsilon=0.5"), "server", 0.5, 1e-5, None),
+        (("strategy=dp_fedavg", "num_clients=2", "num_rounds=2"), "model_user", 8.0, 1e-5, None),
+        ((*NOISY, "strategy.target_delta=3e-4"), "server", 8.0, 3e-4, "delta = 0.012"),
+        ((*NOISY, "strategy.target_epsilon=30"), "server", 30.0, 1e-5, "epsilon is 1.2e+03"),
+        (
+            (*NOISY[:3], "strategy.target_epsilon=null", "strategy.noise_multiplier=1"),
+            *("server", None, None, "no target for epsilon"),
+        ),
+        (
+            ("strategy=niss", "num_clients=5", "num_rounds=2", "strategy.target_epsilon=2"),
+            *("server_and_colluders", 2.0, 1e-5, None),
+        ),
+    ],
+)
+def test_evaluations_add_up(
+    words: tuple[str, ...],
+    adversary: str,
+    epsilon: float | None,
+    delta: float | None,
+    reason: str | None,
+) -> None:
+    secret, seeded = (load(kind, *words).guarantees(40)[0] for kind in ("secret", "seeded"))
+    assert secret.adversary == seeded.adversary == f"{adversary}_in_evaluations"
+    assert secret.epsilon == (None if epsilon is None else 40 * epsilon)
+    assert secret.delta == (None if delta is None else pytest.approx(40 * delta, rel=1e-12))
+    assert secret.valid == (reason is None)
+    assert reason is None or reason in str(secret.why_not)
+    assert (seeded.valid, seeded.epsilon) == (False, secret.epsilon)
+    if epsilon is not None:
+        assert "40 trainings of each agent are counted" in secret.assumptions[0]
+        assert f"with epsilon {epsilon:g} and delta {delta:g}" in secret.assumptions[0]
+
+
+def test_a_training_spends_what_is_counted() -> None:
+    """What one training says of itself is not above its share."""
+    objective = load("secret", *NOISY)
+    held: list[Any] = []
+    build = objective._build
+
+    def watch(*arguments: Any) -> Any:
+        held.append(build(*arguments))
+        return held[-1]
+
+    objective._build = watch  # type: ignore[method-assign]
+    objective.evaluate(0, GOOD)
+    (row, *_) = held[0].guarantees()
+    (total,) = objective.guarantees(1)
+    assert row.valid
+    assert total.valid
+    assert 0.5 * total.epsilon < row.epsilon <= total.epsilon
+    for key in ("unit", "neighboring_relation", "delta", "randomness", "colluding_fraction"):
+        assert getattr(row, key) == getattr(total, key)
+    assert f"{row.adversary}_in_evaluations" == total.adversary
+
+
+def test_the_report_says_what_evaluations_add_up_to(fl_app: Any) -> None:
+    words = (
+        *("strategy=dp_fts_de", "objective=training_run", "objective.num_agents=2"),
+        *("num_rounds=2", "strategy.num_initial=2", "strategy.release_rounds=[1]"),
+        'objective.run=["strategy=dp_fedavg","num_clients=2","num_rounds=1"]',
+        *("randomness=secret", "strategy.target_epsilon=2", "hydra.run.dir=run"),
+    )
+    ended = fl_app("run", *words)
+    assert ended.code == 0, ended.errors
+    row = json.loads(Path("run", "privacy.json").read_text())["guarantees"][-1]
+    assert (row["adversary"], row["epsilon"], row["valid"]) == (
+        "model_user_in_evaluations",
+        24.0,
+        True,
+    )
+    said = "all evaluations of an agent together"
+    assert "trusted agent: " in row["assumptions"][-1]
+    assert said in " ".join(ended.output.split())
+    assert said in Path("run", "report.html").read_text()

@@ -19,6 +19,7 @@ from fl_app.allow_list import ALLOWED
 from fl_app.cli import main
 from fl_app.device_state import FolderState
 from fl_app.errors import RunError
+from fl_app.run_name import read_name
 from strategies.dp_fedpaq.messages import STATE_LOST
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from tests.fl_app.devices import (
@@ -277,11 +278,13 @@ def test_nisss_keys_end_with_its_last_round_and_the_next_run(tmp_path: Path) -> 
         return [key for name in ("exchange", "run-tag") if (key := state.read_key(f"niss.{name}"))]
 
     run_on_devices(tmp_path / "run1", devices, *NISS, run=1)
-    first = [keys(device, "1") for device in devices]
+    name = read_name(tmp_path / "run1" / "checkpoint")
+    assert name is not None
+    first = [keys(device, name) for device in devices]
     assert [len(each) for each in first] == [2] * CLIENTS
     run_on_devices(tmp_path / "run2", devices, *FEDPAQ, run=2)
     for device, secrets in zip(devices, first, strict=True):
-        assert keys(device, "1") == []
+        assert keys(device, name) == []
         for file in device.folder.iterdir():
             content = file.read_bytes()
             assert not any(secret in content for secret in secrets)
@@ -294,6 +297,7 @@ def test_the_ledger_of_a_device_is_printed(
     devices = make_devices(tmp_path)
     run_on_devices(tmp_path / "run1", devices, *FEDPAQ, run=71)
     run_on_devices(tmp_path / "run2", devices, *NISS, run=72)
+    names = [str(read_name(tmp_path / run / "checkpoint")) for run in ("run1", "run2")]
 
     def ledger(*words: str) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -305,9 +309,9 @@ def test_the_ledger_of_a_device_is_printed(
     shown = ledger(str(devices[0].folder), "max-epsilon=9", "max-delta=1e-4")
     lines = [line.split() for line in shown.splitlines() if line.strip()]
     rows = {line[0]: line for line in lines}
-    assert rows["71"][1:5] == ["0", "dp_fedpaq", "record", "replace_one"]
-    assert rows["72"][1:5] == ["0", "niss", "record", "replace_one"]
-    parts = [float(rows[run][-2]) for run in ("71", "72")]
+    assert rows[names[0]][1:5] == ["0", "dp_fedpaq", "record", "replace_one"]
+    assert rows[names[1]][1:5] == ["0", "niss", "record", "replace_one"]
+    parts = [float(rows[name][-2]) for name in names]
     total = float(rows["all"][-2])
     assert math.isclose(total, sum(parts), abs_tol=0.02)
     # NISS aims at 4, too, which without trust lists is not what is left of a device's own noise.

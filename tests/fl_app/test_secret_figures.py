@@ -1,0 +1,122 @@
+"""Where a guarantee needs secret cohorts or samples, no file that is shared shows their sizes."""
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_app.checkpoint import read_checkpoint
+from fl_app.device_state import FolderState
+from fl_app.report import read_run_folder
+from fl_app.report.html import write_report
+from tests.conftest import Outcome, read_outcome
+
+SEARCH = (
+    *("strategy=dp_fts_de", "objective=synthetic", "objective.num_agents=6", "num_rounds=3"),
+    "num_clients=6",
+    *("strategy.num_random_features=8", "strategy.num_initial=2", "strategy.target_epsilon=4"),
+    *("strategy.release_rounds=[1,2]", "strategy.sample_rate=0.5"),
+)
+CURATOR = (
+    *("strategy=dp_fedpaq", "strategy.noise_at=server", "strategy.unit=client"),
+    *("strategy.quantizer=none", "strategy.sensitivity=whole_update", "num_clients=6"),
+    *("strategy.target_epsilon=4", "num_sampled_clients=3", "num_rounds=2"),
+    *("strategy.max_participations=2", "participation=poisson"),
+    "strategy.neighboring_relation=zero_out",
+)
+SECRET = "randomness=secret"
+ANSWERS = ("num_replies", "num_failures", "num_ineligible", "uplink_bytes", "control_bytes")
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        (SEARCH, (*ANSWERS, "seconds", "num_uploaded")),
+        (CURATOR, (*ANSWERS, "seconds", "num_sampled", "downlink_bytes")),
+    ],
+    ids=["search", "curator"],
+)
+def test_sizes_are_left_out_of_all_but_the_checkpoint(
+    fl_app: Any, words: tuple[str, ...], figures: tuple[str, ...]
+) -> None:
+    ended = fl_app("run", *words, SECRET, "hydra.run.dir=run")
+    assert ended.code == 0, ended.errors
+    outcome = read_outcome(Path("run"))
+    assert any("draw" in line for line in said(outcome))
+    for row in outcome.rows:
+        assert {row[name] for name in figures} == {None}
+    assert (outcome.summary["uplink_bytes_total"], outcome.summary["wall_seconds"]) == (None, None)
+    assert "how many clients were drawn" in outcome.summary["left_out"]
+    # What a resumed run needs is beside them.
+    checkpoint = read_checkpoint(Path("run/checkpoint"))
+    assert checkpoint is not None
+    assert checkpoint.totals["uplink_bytes"] > 0
+    total = str(checkpoint.totals["uplink_bytes"])
+    shared = [file for file in Path("run").iterdir() if file.is_file()]
+    texts = {file.name: file.read_text(errors="replace") for file in shared}
+    for name in ("metrics.jsonl", "summary.json", "privacy.json", "run.log"):
+        assert total not in texts[name]
+    assert "how many clients were drawn" in " ".join(texts["report.html"].split())
+    assert "how many clients were drawn" in " ".join(ended.output.split())
+    assert "dropped" not in texts["run.log"]
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_a_secret_search_says_where_its_clients_values_are(fl_app: Any, secret: bool) -> None:
+    """They are kept for the clients' own best points, so whoever passes the folder on must know."""
+    ended = fl_app("run", *SEARCH, *([SECRET] if secret else []), "hydra.run.dir=run")
+    assert ended.code == 0, ended.errors
+    text = "holds all clients' points and values"
+    assert (text in " ".join(ended.output.split())) == secret
+    report = html.unescape(Path("run/report.html").read_text())
+    assert (text in " ".join(report.split())) == secret
+    outcome = read_outcome(Path("run"))
+    assert (text in str(outcome.summary["kept"])) == secret
+    assert any("checkpoint/devices.sqlite" in line for line in said(outcome)) == secret
+    values = FolderState(Path("run/checkpoint"), "simulated", 0).read_observations()
+    assert len(values) == 4
+
+
+def said(outcome: Outcome) -> list[str]:
+    return [line for row in outcome.guarantees for line in row["assumptions"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        SEARCH,
+        (*SEARCH, SECRET, "strategy.sample_rate=1"),
+        (*SEARCH, SECRET, "strategy.upload=all"),
+        CURATOR,
+        (*CURATOR, SECRET, "num_sampled_clients=6", "participation=fixed"),
+        (*CURATOR[:1], *CURATOR[5:8], SECRET, "num_rounds=2"),
+    ],
+    ids=["seeded", "everybody", "equal uploads", "seeded curator", "all", "own noise"],
+)
+def test_elsewhere_they_are_told(run: Any, words: tuple[str, ...]) -> None:
+    outcome = run(*words)
+    for row in outcome.rows:
+        assert all(row[name] is not None for name in (*ANSWERS, "seconds", "num_sampled"))
+    assert outcome.rows[1]["uplink_bytes"] > 0
+    assert outcome.summary["left_out"] is None
+    assert outcome.summary["uplink_bytes_total"] > 0
+
+
+def test_what_was_dropped_is_not_logged(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A reply that is lost tells that somebody was asked."""
+    lossy = ("faults.loss_rate=0.5", "faults.late_rate=0.3", "faults.seed=3")
+    for words, told in ((CURATOR, True), ((*CURATOR, SECRET), False)):
+        caplog.clear()
+        outcome = run(*words, *lossy, "num_rounds=4", "strategy.max_participations=4")
+        assert (outcome.rows[1]["num_failures"] is not None) == told
+        assert told or "dropped" not in caplog.text
+
+
+def test_a_run_with_figures_left_out_can_be_reported(run: Any, tmp_path: Path) -> None:
+    outcome = run(*SEARCH, SECRET)
+    write_report(read_run_folder(outcome.folder), tmp_path / "report.html")
+    assert "Every round" in (tmp_path / "report.html").read_text()
+    rows = [json.loads(line) for line in (outcome.folder / "metrics.jsonl").open()]
+    assert [row["num_releases"] for row in rows] == [None, 1, 2, 2]
