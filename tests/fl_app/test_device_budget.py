@@ -95,6 +95,10 @@ def test_what_is_left_is_what_other_runs_have_not_spent() -> None:
         limits(OWNER, rows(BARE))
     with pytest.raises(PolicyRefusal, match="max-delta: 5e-06 is left, the run takes 1e-05"):
         limits(OWNER, [*rows(ROW), *rows(ROW, run="8")])
+    # The run's own deltas may have become more than it says.
+    more = rows(ROW, HALF, ROW.replace("0.25", "0.125"), run="9")
+    with pytest.raises(PolicyRefusal, match=r"max-delta: .* is left, the run takes 3e-05"):
+        limits(OWNER, more)
     assert limits(replace(OWNER, max_epsilon=None, max_delta=None), rows(BARE)) is not NO_LIMITS
 
 

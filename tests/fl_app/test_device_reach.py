@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from fl_app import device_reach
 from fl_app.config import compose_settings
 from fl_app.device_policy import DevicePolicy, PolicyRefusal
 from fl_app.device_reach import OBJECTIVES, Reach, decide, free_fields, list_reach
@@ -100,6 +101,17 @@ def test_a_field_that_nobody_has_decided_on_is_refused() -> None:
     OWNER.check(dataclasses.replace(chosen, model=NewModelSettings()))
     given = dataclasses.replace(chosen, model=NewModelSettings(weights_file="/etc/passwd"))
     with pytest.raises(PolicyRefusal, match=r"model\.weights_file: not known"):
+        OWNER.check(given)
+
+
+def test_files_that_the_owner_s_own_do_not_replace_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(device_reach._DECISIONS, (NewModelSettings, "weights_file"), Reach.FILES)
+    chosen = compose_settings(["num_clients=4", "randomness=secret"])
+    OWNER.check(dataclasses.replace(chosen, model=NewModelSettings()))
+    given = dataclasses.replace(chosen, model=NewModelSettings(weights_file="/etc/passwd"))
+    with pytest.raises(PolicyRefusal, match=r"data-path: model\.weights_file names files"):
         OWNER.check(given)
 
 

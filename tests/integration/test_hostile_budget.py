@@ -37,12 +37,19 @@ def rare(z: float, rate: float) -> tuple[str, ...]:
     )
 
 
-def test_whoever_is_hardly_ever_drawn_is_hidden_by_noise(tmp_path: Path) -> None:
+def test_whoever_is_hardly_ever_drawn_is_hidden_by_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rate below delta has epsilon 0 with any noise; nothing leaves all the same."""
     device = Device(tmp_path / "state", max_epsilon=1000.0)
+    read: list[LocalTask] = []
+    num_records = LocalTask.num_records
+    monkeypatch.setattr(
+        LocalTask, "num_records", lambda task: (read.append(task), num_records(task))[1]
+    )
     for run, z in enumerate((1e-12, 0.05, 0.0999), start=1):
         assert policy_refused(device.ask(request(settings(*rare(z, 1e-5)), uploads=1), run=run))
-    assert device.releases == []
+    assert (device.releases, read) == ([], [])
     assert uploaded(device.ask(request(settings(*rare(0.11, 1e-5)), uploads=1), run=8))
     # With a limit that is less absurd, noise must be what it has to be for a rate of 2 delta.
     strict = Device(tmp_path / "strict", max_epsilon=1.0)
@@ -66,9 +73,10 @@ def test_a_guarantee_of_another_relation_is_converted(tmp_path: Path) -> None:
         *("strategy.neighboring_relation=zero_out", "strategy.target_epsilon=10"),
         *("strategy.local_steps=1", "strategy.batch_size=1"),
     )
-    for limit, allowed in ((10.0, False), (20.0, False), (25.0, True)):
-        device = Device(tmp_path / f"{limit}", max_epsilon=limit)
-        reply = device.ask(request(chosen, uploads=1))
+    # Of the whole run, too: what it will have taken in the end counts before its first upload.
+    for limit, uploads, allowed in ((20.0, 9, False), (20.0, 1, False), (25.0, 1, True)):
+        device = Device(tmp_path / f"{limit}-{uploads}", max_epsilon=limit)
+        reply = device.ask(request(chosen, uploads=uploads))
         assert (uploaded(reply) is not None) == allowed
         assert policy_refused(reply) != allowed
     (spent,) = device.spent

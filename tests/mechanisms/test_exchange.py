@@ -91,9 +91,10 @@ def test_sampled_releases_against_the_integral(z: float, rate: float, count: int
     assert declared < found <= bound_epsilon(unsampled, delta).epsilon
 
 
-def test_two_steps_are_where_sampling_helps() -> None:
+@pytest.mark.parametrize(("z", "rate", "count"), [(2.0, 0.01, 100), (1.0, 0.01, 1500)])
+def test_two_steps_are_where_sampling_helps(z: float, rate: float, count: int) -> None:
     """The smallest e with (1 + exp(e)) d(e) <= delta, found by a search of its own."""
-    releases, delta = poisson(2.0, 0.01, 100), 1e-5
+    releases, delta = poisson(z, rate, count), 1e-5
     tries = np.geomspace(1e-12, delta / 2.0, 400)
     pairs = [(bound_epsilon(releases, float(each)).epsilon, float(each)) for each in tries]
     best = min(e for e, d in pairs if (1.0 + math.exp(e)) * d <= delta)
