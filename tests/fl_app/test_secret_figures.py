@@ -5,12 +5,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fl_app.checkpoint import read_checkpoint
+from fl_app.client_app import app as client_app
+from fl_app.config import compose_settings
 from fl_app.device_state import FolderState
+from fl_app.engines.in_process import InProcessGrid
+from fl_app.registry import build_strategy
 from fl_app.report import read_run_folder
 from fl_app.report.html import write_report
+from fl_app.search_task import build_search
+from strategies.dp_fedpaq.messages import model_record
+from strategies.dp_fts_de.messages import broadcast_record
 from tests.conftest import Outcome, read_outcome
 
 SEARCH = (
@@ -104,14 +112,21 @@ def test_elsewhere_they_are_told(run: Any, words: tuple[str, ...]) -> None:
     assert outcome.summary["uplink_bytes_total"] > 0
 
 
-def test_what_was_dropped_is_not_logged(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A reply that is lost tells that somebody was asked."""
-    lossy = ("faults.loss_rate=0.5", "faults.late_rate=0.3", "faults.seed=3")
-    for words, told in ((CURATOR, True), ((*CURATOR, SECRET), False)):
+@pytest.mark.parametrize("words", [SEARCH, CURATOR], ids=["search", "curator"])
+def test_what_was_dropped_is_not_logged(
+    words: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reply that is dropped tells that somebody was asked for it."""
+    for secret in ((), (SECRET,)):
+        settings = compose_settings([*words, *secret])
+        strategy = build_search(settings) if settings.search else build_strategy(settings)
+        grid = InProcessGrid(client_app, 6, {})
+        strategy.client_ids = dict(grid.partition_ids)
+        start = broadcast_record(None) if settings.search else model_record({"w": np.ones(3)})
+        strategy.prepare_run(grid, start, settings.rounds)
         caplog.clear()
-        outcome = run(*words, *lossy, "num_rounds=4", "strategy.max_participations=4")
-        assert (outcome.rows[1]["num_failures"] is not None) == told
-        assert told or "dropped" not in caplog.text
+        strategy.log_dropped(1, {"reply without an upload": 2})
+        assert ("dropped" in caplog.text) == (not secret)
 
 
 def test_a_run_with_figures_left_out_can_be_reported(run: Any, tmp_path: Path) -> None:
