@@ -12,11 +12,10 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fl_app.checkpoint import Checkpoint
 from fl_app.errors import RunError
-from fl_app.objectives import Objective
 from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun
 from fl_app.run_store import RunStore
-from fl_app.search_space import RealAxis
+from fl_app.search_space import RealAxis, SearchSpace
 from fl_app.search_task import build_search
 from fl_app.settings import RunSettings
 from strategies.dp_fts_de import DpFtsDe
@@ -37,8 +36,8 @@ class SearchRun(RecordedRun):
     ----------
     settings : RunSettings
         With `num_clients` set.
-    objective : Objective
-        Its space is public; the server evaluates nothing.
+    space : SearchSpace
+        The axes, which are public; the server evaluates nothing.
     client_ids, store, checkpoint, is_stopped
         As in `RecordedRun`.
     """
@@ -46,14 +45,14 @@ class SearchRun(RecordedRun):
     def __init__(
         self,
         settings: RunSettings,
-        objective: Objective,
+        space: SearchSpace,
         client_ids: dict[int, int],
         store: RunStore,
         checkpoint: Checkpoint | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
-        self._space = objective.space
+        self._space = space
         self._search = build_search(settings, client_ids, self._on_round)
         # What each agent last said, and its evaluations that failed; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from fl_app.data import DataSettings
+from fl_app.data import DataSettings, load_dataset, load_own_dataset
 from fl_app.errors import ConfigError
 from fl_app.objectives.settings import (
     LandmineSettings,
@@ -34,7 +34,8 @@ class Kind:
     settings : type
         The dataclass of its keys.
     build : callable
-        From its settings, the seed, the data's settings and the model's to the objective.
+        From its settings, the seed, the data's settings, the model's and whether the data are one
+        device's own to the objective.
     """
 
     description: str
@@ -59,12 +60,14 @@ def _build_local_training(
     seed: int,
     data: DataSettings | None,
     model: ModelSettings | None,
+    is_own: bool,
 ) -> Objective:
     from fl_app.objectives.local_training import LocalTraining
 
     if data is None or model is None:
         raise ConfigError("objective.name", settings.name, "another one without data and model")
-    return LocalTraining(settings, seed, data, model)
+    dataset = load_own_dataset(data) if is_own else load_dataset(data, None, seed)
+    return LocalTraining(settings, seed, dataset, model, is_own)
 
 
 def _build_training_run(settings: TrainingRunSettings, seed: int, *_: Any) -> Objective:
@@ -113,6 +116,7 @@ def load_objective(
     seed: int,
     data: DataSettings | None = None,
     model: ModelSettings | None = None,
+    is_own: bool = False,
 ) -> Objective:
     """Build an objective; the same arguments give the same values.
 
@@ -126,6 +130,8 @@ def load_objective(
         Of everything random in it, in [0, 2**63).
     data, model : DataSettings, ModelSettings or None
         Needed by local_training only.
+    is_own : bool
+        Whether the data are one device's own: the objective is then of one agent, number 0.
 
     Raises
     ------
@@ -143,11 +149,16 @@ def load_objective(
         seed,
         None if data is None else data.with_absolute_paths(),
         model,
+        is_own,
     )
 
 
 @lru_cache(maxsize=4)
 def _build(
-    settings: ObjectiveSettings, seed: int, data: DataSettings | None, model: ModelSettings | None
+    settings: ObjectiveSettings,
+    seed: int,
+    data: DataSettings | None,
+    model: ModelSettings | None,
+    is_own: bool,
 ) -> Objective:
-    return OBJECTIVES[settings.name].build(settings, seed, data, model)
+    return OBJECTIVES[settings.name].build(settings, seed, data, model, is_own)
