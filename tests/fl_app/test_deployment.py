@@ -95,6 +95,8 @@ def test_a_run_in_another_folder_comes_back(flower: Flower, tmp_path: Path, caps
     folder = tmp_path / "run"
     run_deployment(SETTINGS, folder)
     assert (folder / "metrics.jsonl").read_text() == ROW + '{"round": 1}\n'
+    # Not what the log says: whoever writes the log would choose code that a later command runs.
+    assert (folder / "config.yaml").read_text() == to_yaml(SETTINGS)
     assert {file.name for file in folder.iterdir()} == {
         *("config.yaml", "metrics.jsonl", "summary.json")
     }
