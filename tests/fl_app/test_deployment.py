@@ -14,6 +14,7 @@ from fl_app.engines import connection, deployment
 from fl_app.engines.deployment import run_deployment
 from fl_app.engines.submitted_run import FOLDER, OUTCOME, PREFIX
 from fl_app.errors import ConfigError, RunError
+from fl_app.run_config import to_yaml
 
 SETTINGS = compose_settings(["engine=deployment", "engine.superlink=dep", "num_clients=2"])
 # A command like `flwr`: what it is told to do is in files beside it, its calls are noted.
