@@ -15,7 +15,8 @@ from fl_app.errors import ConfigError, RunError, list_choices
 USAGE = """\
 usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over comma-separated values
        fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
-       fl-app evaluate RUN [data=...]        evaluate a run's model
+       fl-app evaluate RUN [data=...]        evaluate a run's model (one with code of your own:
+                                             name it again, model.path=mine:build data.path=...)
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
        fl-app ledger RUN                     show what was taken from each client of a run
        fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]

@@ -105,6 +105,7 @@ def train(message: Message, context: Context) -> Message:
             policy.trust,
             limits,
             policy.localize(settings),
+            owns_data=policy.data is not None,
         )
         return METHODS[settings.strategy.name].train(message, context, task)
 

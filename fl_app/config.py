@@ -115,13 +115,14 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     Parameters
     ----------
     overrides : list of str
-        ``resume=FOLDER``, and nothing beside it but ``engine.*`` and ``hydra.*``.
+        ``resume=FOLDER``, ``engine.*``, ``hydra.*``, and what `keep_to_named_code` asks for.
 
     Raises
     ------
     ConfigError
-        For another override, or if the folder is not a run's.
+        For another override, if the folder is not a run's, or names what no override names.
     """
+    from fl_app.named_code import CODE_KEYS, keep_to_named_code
     from fl_app.run_config import build_settings, read_run_config
     from fl_app.run_store import CONFIG_FILE
 
@@ -137,7 +138,7 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     if not isinstance(given, str) or not given:
         raise ConfigError(RESUME, given, "the folder of a run, or null")
     for word, key in names.items():
-        if word not in kept or groups[word] == RESUME != key:
+        if key not in CODE_KEYS and (word not in kept or groups[word] == RESUME != key):
             allowed = f"engine.* and hydra.* beside {RESUME}={given}"
             raise ConfigError(key, word.partition("=")[2], allowed)
     engine = [word for word in kept if groups[word] == "engine"]
@@ -146,7 +147,7 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     try:
         values = read_run_config(file.read_text(encoding="utf-8"))
         values["engine"] = _override_group("engine", values.get("engine", {}), engine)
-        return folder, build_settings(values)
+        return folder, keep_to_named_code(build_settings(values), overrides)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise ConfigError(

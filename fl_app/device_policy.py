@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fl_app.data import DataSettings
 from fl_app.data.sources import SOURCES
+from fl_app.device_data import LANDMINE, OWN_DATA_KEY, OwnData, read_own_data
 from fl_app.device_reach import OBJECTIVES, Reach, list_reach
 from fl_app.device_trust import IDENTITY_KEY, TRUSTED_KEY, read_device_trust
 from fl_app.errors import ConfigError, unknown_key
@@ -35,6 +37,7 @@ SIMULATED_KEY = "simulated"
 STRATEGIES = ("dp_fedpaq", "niss", "dp_fts_de")
 _KEYS = (
     *(PARTITION_KEY, NUM_PARTITIONS_KEY, STATE_KEY, DATA_KEY, MAX_EPSILON_KEY, MAX_DELTA_KEY),
+    OWN_DATA_KEY,
     *(UNIT_KEY, NOISE_KEY, SEEDED_KEY, STRATEGIES_KEY, CODE_KEY, IDENTITY_KEY, TRUSTED_KEY),
     COLLUDING_KEY,
 )
@@ -54,8 +57,9 @@ class DevicePolicy:
         Which client it is, and of how many; where data are shared, which part is its own.
     state_dir : Path or None
         The folder of its ledger and keys; None: simulated.
-    data_path : Path or None
-        Folder or file of its data, in place of whatever the run's settings name.
+    data : DataSettings, LandmineSettings or None
+        Its own data, in place of whatever the run's settings say about data; None: what comes with
+        the code, of which it has a part.
     max_epsilon, max_delta : float or None
         The largest sums over all runs in `state_dir`, of what is shown if a record, or all of the
         client's data, are exchanged; None: no limit.
@@ -79,7 +83,7 @@ class DevicePolicy:
     partition_id: int
     num_partitions: int
     state_dir: Path | None = None
-    data_path: Path | None = None
+    data: OwnData | None = None
     max_epsilon: float | None = None
     max_delta: float | None = None
     unit: str = "record"
@@ -140,38 +144,48 @@ class DevicePolicy:
                 raise PolicyRefusal(f"{name}: not known to keep to the policy")
 
     def _leave_out_own(self, localized: RunSettings) -> RunSettings:
-        """Return what of localized settings is the server's."""
-        if self.data_path is None:
+        """Return what of localized settings is the server's, and has an influence."""
+        if self.data is None:
             return localized
-        data, objective = replace(localized.data, root=None), localized.objective
-        if hasattr(objective, "root"):
-            objective = replace(objective, root=None)  # type: ignore[type-var]
-        return replace(localized, data=data, objective=objective)
+        objective = localized.objective
+        if objective is not None and objective.name == LANDMINE:
+            objective = replace(objective, root=None)  # type: ignore[call-arg]
+        return replace(localized, data=DataSettings(), objective=objective)
 
     def localize(self, settings: RunSettings) -> RunSettings:
-        """Return the settings with the device's own data in place of what they name.
+        """Return the settings with the device's own data in place of what they say about data.
+
+        With data of its own, what the settings say has no influence, and refuses nothing either: an
+        answer to it would be one about the data.
 
         Raises
         ------
         PolicyRefusal
-            If they name files, and the owner has not named any.
+            If they name files, and the owner has not named any; or if the run needs data of another
+            kind than the device's.
         """
         if not self.is_device:
             return settings
-        data, objective = settings.data, settings.objective
-        if data.writer_labels is not None or data.download:
-            raise PolicyRefusal(f"{DATA_KEY}: the settings name files beside it")
-        roots = (data.root, getattr(objective, "root", None))
-        if self.data_path is None:
-            if roots != (None, None):
-                raise PolicyRefusal(f"{DATA_KEY}: not given, and the settings name files")
+        objective, own = settings.objective, self.data
+        name = None if objective is None else objective.name
+        if name == "training_run":
+            # Its own configuration names files and functions as it likes.
+            raise PolicyRefusal("objective=training_run is none for devices")
+        uses_data = objective is None or objective.uses_data
+        if own is None:
+            data = settings.data
+            # A function reads what is the device's own, and the settings would divide it.
+            if SOURCES[data.name].has_root or name == LANDMINE:
+                raise PolicyRefusal(f"{DATA_KEY}: not given, for data that do not come with code")
             return settings
-        own = str(self.data_path)
-        if SOURCES[data.name].has_root:
-            data = replace(data, root=own)
-        if objective is not None and hasattr(objective, "root"):
-            objective = replace(objective, root=own)  # type: ignore[call-arg]
-        return replace(settings, data=data, objective=objective)
+        if uses_data if own.name == LANDMINE else name == LANDMINE:
+            raise PolicyRefusal(f"{OWN_DATA_KEY}: {own.name}, which is not what the run needs")
+        if name == LANDMINE:
+            objective = replace(objective, root=own.root)  # type: ignore[type-var]
+            return replace(settings, objective=objective)
+        if uses_data and isinstance(own, DataSettings):
+            return replace(settings, data=own)
+        return settings
 
 
 def is_simulated(node_config: Mapping[str, object]) -> bool:
@@ -219,7 +233,7 @@ def read_policy(node_config: Mapping[str, Any]) -> DevicePolicy:
         number,
         partitions,
         state_dir=state,
-        data_path=_read_path(node_config, DATA_KEY),
+        data=read_own_data(node_config, _read_path(node_config, DATA_KEY)),
         max_epsilon=read_limit(node_config, MAX_EPSILON_KEY),
         max_delta=_read_max_delta(node_config),
         unit=unit,

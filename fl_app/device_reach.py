@@ -58,7 +58,7 @@ _DECISIONS: dict[tuple[type, str], Reach] = {
     # Names of a list that is in the code, columns and splits of the device's own table.
     **dict.fromkeys(
         [
-            *((DataSettings, key) for key in ("name", "features", "label", "group")),
+            *((DataSettings, key) for key in ("name", "features", "label", "group", "classes")),
             *((DataSettings, key) for key in ("train_split", "test_split")),
             *((PartitionSettings, key) for key in ("partitioner", "arguments")),
             (ModelSettings, "name"),

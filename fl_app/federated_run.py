@@ -36,7 +36,7 @@ class FederatedRun(RecordedRun):
         With `num_clients` set.
     dataset : FederatedDataset
         The data, as every simulated client loads them; the server uses the public test set, and
-        the sizes of the partitions, which are public.
+        the sizes of the partitions, which are public. Devices have others, of unknown sizes.
     client_ids, store, checkpoint, is_stopped
         As in `RecordedRun`.
     """
@@ -53,14 +53,13 @@ class FederatedRun(RecordedRun):
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
         self._dataset = dataset
         self._has_diverged = False
-        sizes = dataset.partition_sizes()
+        self._sizes = None
+        if settings.engine.name != "deployment":
+            self._sizes = dict(enumerate(map(int, dataset.partition_sizes())))
         strategy = build_strategy(
             settings,
             client_ids=client_ids,
-            # What devices hold, nobody knows but they.
-            num_records=None
-            if self._on_devices
-            else {index: int(size) for index, size in enumerate(sizes)},
+            num_records=self._sizes,
             on_round=self._on_round,
         )
         assert not isinstance(strategy, DpFtsDe)
@@ -115,8 +114,8 @@ class FederatedRun(RecordedRun):
             raise RunError(
                 f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
                 f"strategy.local_steps * strategy.batch_size = "
-                f"{self._training.parameters.min_records} records are needed, the largest client "
-                f"has {int(self._dataset.partition_sizes().max())}"
+                f"{self._training.parameters.min_records} records are needed"
+                + (f", the largest client has {max(self._sizes.values())}" if self._sizes else "")
             )
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:

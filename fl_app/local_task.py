@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from flwr.app import ArrayRecord, Message
 
-from fl_app.data import FederatedDataset, Records, load_dataset
+from fl_app.data import FederatedDataset, Records, load_dataset, load_own_dataset
 from fl_app.device_budget import NO_LIMITS, RunLimits
 from fl_app.errors import ConfigError
 from fl_app.local_training import StepSettings, train_steps
@@ -37,6 +37,8 @@ class LocalTask:
         What the device's policy leaves for the run.
     own : RunSettings or None
         The settings with the device's own data in place of what they name; None: the same.
+    owns_data : bool
+        Whether all of those data are the client's own; otherwise a partition of them is.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class LocalTask:
         trust: DeviceTrust = NOBODY_KNOWN,
         limits: RunLimits = NO_LIMITS,
         own: RunSettings | None = None,
+        owns_data: bool = False,
     ) -> None:
         self.settings = settings
         self.state = state
@@ -55,14 +58,21 @@ class LocalTask:
         self.limits = limits
         self.own = settings if own is None else own
         self.partition_id = partition_id
+        self.owns_data = owns_data
         self._num_partitions = num_partitions
         self._records: Records | None = None
+
+    def dataset(self) -> FederatedDataset:
+        """Read the data that the client's records are in."""
+        if self.owns_data:
+            return load_own_dataset(self.own.data)
+        return load_dataset(self.own.data, self._num_partitions, self.settings.seed)
 
     def records(self) -> Records:
         """Read the client's records."""
         if self._records is None:
-            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
-            self._records = dataset.partition(self.partition_id)
+            place = 0 if self.owns_data else self.partition_id
+            self._records = self.dataset().partition(place)
         return self._records
 
     def num_records(self) -> int:
@@ -82,15 +92,13 @@ class LocalTask:
         """
         arrays = request.content.get("arrays")
         if isinstance(arrays, ArrayRecord):
-            dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
             shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-            check_shapes(shared_model(self.settings, dataset), shapes)
+            check_shapes(shared_model(self.settings, self.dataset()), shapes)
         return self.num_records()
 
     def local_update(self, work: LocalWork) -> Trained:
         """Run the local steps of a round."""
         chosen = self.settings.training
-        dataset = load_dataset(self.own.data, self._num_partitions, self.settings.seed)
         steps = StepSettings(
             learning_rate=work.learning_rate,
             weight_decay=chosen.weight_decay,
@@ -98,7 +106,7 @@ class LocalTask:
             feature_norm=chosen.feature_norm,
             float64=work.float64,
         )
-        model = shared_model(self.settings, dataset)
+        model = shared_model(self.settings, self.dataset())
         if work.max_grad_norm is None:
             return train_steps(
                 model,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fl_app.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fl_app.data import FederatedDataset
     from fl_app.settings import RunSettings
 
 
@@ -25,7 +26,6 @@ def check_data(settings: RunSettings) -> None:
     DataError
         If data is missing or cannot be divided as asked.
     """
-    from fl_app.data import load_dataset
     from fl_app.local_task import check_model
     from fl_app.model_arrays import to_arrays
     from fl_app.models import build_model
@@ -33,12 +33,12 @@ def check_data(settings: RunSettings) -> None:
 
     settings = fill_num_clients(settings)
     if settings.search is not None:
-        from fl_app.search_task import load_run_objective, planned_parameters
+        from fl_app.search_task import planned_parameters, read_search_space
 
-        load_run_objective(settings)
+        read_search_space(settings)
         planned_parameters(settings)
         return
-    data = load_dataset(settings.data, settings.num_clients, settings.seed)
+    data = load_server_data(settings)
     try:
         model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)
     except ValueError as error:
@@ -46,6 +46,25 @@ def check_data(settings: RunSettings) -> None:
     check_model(settings, data)
     floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
     check_budget(settings, sum(array.size for array in floats))
+
+
+def load_server_data(settings: RunSettings) -> FederatedDataset:
+    """Load the data as a run's server needs them.
+
+    Of devices it knows no records: of its own copy it uses the public test set, the shape of the
+    features and the number of classes, and how the rest would be divided does not matter.
+
+    Raises
+    ------
+    DataError
+        If data is missing or cannot be divided as asked.
+    """
+    from fl_app.data import PartitionSettings, load_dataset
+
+    if settings.engine.name == "deployment":
+        undivided = dataclasses.replace(settings.data, partition=PartitionSettings())
+        return load_dataset(undivided, 1, settings.seed)
+    return load_dataset(settings.data, settings.num_clients, settings.seed)
 
 
 def fill_num_clients(settings: RunSettings) -> RunSettings:
@@ -60,6 +79,12 @@ def fill_num_clients(settings: RunSettings) -> RunSettings:
 
     if settings.num_clients is not None:
         return settings
+    devices = settings.engine.name == "deployment"
+    if settings.search is not None and devices:
+        count = getattr(settings.objective, "num_agents", None)
+        if count is None:
+            raise ConfigError("num_clients", None, "the number of devices")
+        return dataclasses.replace(settings, num_clients=count)
     if settings.search is not None:
         from fl_app.search_task import load_run_objective
 

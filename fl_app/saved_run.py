@@ -1,6 +1,7 @@
 """A finished run's model: load it from the run's folder and evaluate it."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fl_app.evaluation import Evaluation, evaluate
 from fl_app.local_training import project_records
 from fl_app.model_arrays import Arrays, load_arrays, load_model_file
 from fl_app.models import build_model, input_placement
+from fl_app.named_code import list_named_code, read_allowed_code, require_named_again
 from fl_app.run_config import read_run_settings
 from fl_app.run_store import BEST_POINT_FILE, CONFIG_FILE, MODEL_FILE
 from fl_app.settings import RunSettings
@@ -62,24 +64,28 @@ class TrainedModel(torch.nn.Module):
         return logits
 
 
-def load_model(folder: str | Path) -> TrainedModel:
+def load_model(folder: str | Path, allow: Iterable[str] = ()) -> TrainedModel:
     """Return the trained model of a run, in evaluation mode, with its preparation of features.
 
     Parameters
     ----------
     folder : str or Path
         The run's folder.
+    allow : iterable of str
+        Import paths ``package.module:name`` of functions that its configuration may name
+        (`model.path`, `data.path`): no other code of a folder's choice is run.
 
     Raises
     ------
     ConfigError
-        If it is not the folder of a finished run.
+        If it is not the folder of a finished run, or it names code that is not allowed.
     DataError
         If its data, which say how large the model is, are missing.
     """
     path = Path(folder)
     settings = read_settings(path)
     arrays = _read_arrays(path)
+    require_named_again(list_named_code(settings), allow, 'allow=("{path}",)')
     dataset = _load_undivided(settings.data)
     try:
         model = _build(settings, dataset)
@@ -97,19 +103,23 @@ def evaluate_run(folder: Path, overrides: list[str]) -> Evaluation:
     folder : Path
         The run's folder.
     overrides : list of str
-        ``data=NAME`` and ``data.key=value``.
+        ``data=NAME`` and ``data.key=value``; ``model.path=...``, and ``data.path=...``, with the
+        function that the run's configuration names: otherwise it is not called.
 
     Raises
     ------
     ConfigError
-        If it is not the folder of a finished run, an override is not allowed, or the model cannot
-        take the data.
+        If it is not the folder of a finished run, an override is not allowed, it names code that
+        no override names, or the model cannot take the data.
     DataError
         If data is missing.
     """
     settings = read_settings(folder)
     arrays = _read_arrays(folder)
-    data = data_settings(_read_config(folder), overrides)
+    kept = [word for word in overrides if not word.startswith("model.path=")]
+    data = data_settings(_read_config(folder), kept)
+    named = [("data.path", data.path), ("model.path", settings.model.path)]
+    require_named_again(named, read_allowed_code(overrides), "{key}={path}")
     dataset = _load_undivided(data)
     try:
         model = _build(settings, dataset)

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,11 +12,10 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fl_app.checkpoint import Checkpoint
 from fl_app.errors import RunError
-from fl_app.objectives import Objective
 from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun
 from fl_app.run_store import RunStore
-from fl_app.search_space import RealAxis
+from fl_app.search_space import RealAxis, SearchSpace
 from fl_app.search_task import build_search
 from fl_app.settings import RunSettings
 from strategies.dp_fts_de import DpFtsDe
@@ -42,8 +41,10 @@ class SearchRun(RecordedRun):
     ----------
     settings : RunSettings
         With `num_clients` set.
-    objective : Objective
-        Its space is public; the server evaluates nothing.
+    space : SearchSpace
+        The axes, which are public; the server evaluates nothing.
+    nested : sequence of Guarantee
+        Of what the evaluations themselves release, all of them together.
     client_ids, store, checkpoint, is_stopped
         As in `RecordedRun`.
     """
@@ -51,17 +52,16 @@ class SearchRun(RecordedRun):
     def __init__(
         self,
         settings: RunSettings,
-        objective: Objective,
+        space: SearchSpace,
+        nested: Sequence[Guarantee],
         client_ids: dict[int, int],
         store: RunStore,
         checkpoint: Checkpoint | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(settings, client_ids, store, checkpoint, is_stopped)
-        self._space = objective.space
-        assert settings.search is not None
-        planned = settings.search.num_initial + settings.rounds - 1
-        self._of_evaluations = objective.guarantees(planned)
+        self._nested = list(nested)
+        self._space = space
         self._search = build_search(settings, client_ids, self._on_round)
         # What each agent last said, and its evaluations that failed; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
@@ -77,7 +77,7 @@ class SearchRun(RecordedRun):
         return broadcast_record(None)
 
     def _further_guarantees(self) -> list[Guarantee]:
-        return self._of_evaluations
+        return self._nested
 
     def _assess(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         return None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fl_app.errors import ConfigError
 from fl_app.local_task import LocalTask
 from fl_app.objectives import Objective, load_objective, observe
+from fl_app.search_space import SearchSpace
 from fl_app.settings import RunSettings
 from fl_app.strategy_settings import SearchSettings
 from strategies.device_state import ContextState
@@ -21,6 +22,7 @@ from strategies.dp_fts_de import client as dp_fts_de_client
 from strategies.dp_fts_de.algorithm import build_features
 from strategies.dp_fts_de.run_plan import AUTO, plan_run
 from strategies.mechanisms.accounting import AccountingError
+from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import OnRound
 
 _log = logging.getLogger(__name__)
@@ -114,12 +116,61 @@ def load_run_objective(settings: RunSettings) -> Objective:
     return objective
 
 
+def read_search_space(settings: RunSettings) -> SearchSpace:
+    """Return what the server needs of a run's objective: the axes, which are public.
+
+    Of a simulation the objective is loaded, so that what is missing is said before anything starts.
+    Devices evaluate their own, from data or with code that the server's machine has not.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `load_run_objective`, and for devices if there are not as many as agents.
+    """
+    if settings.engine.name != "deployment":
+        return load_run_objective(settings).space
+    assert settings.objective is not None
+    agents = getattr(settings.objective, "num_agents", None)
+    if None not in (agents, settings.num_clients) and agents != settings.num_clients:
+        rule = f"objective.num_agents = {agents}, or another objective.num_agents"
+        raise ConfigError("num_clients", settings.num_clients, rule)
+    return settings.objective.space()
+
+
+def nested_guarantees(settings: RunSettings) -> list[Guarantee]:
+    """Return what holds for the releases of the planned evaluations themselves, all together.
+
+    Only `training_run` releases anything, and no device runs it.
+    """
+    assert settings.objective is not None
+    assert settings.search is not None
+    if settings.objective.name != "training_run":
+        return []
+    planned = settings.search.num_initial + settings.rounds - 1
+    return load_run_objective(settings).guarantees(planned)
+
+
+def _load_own_objective(task: LocalTask) -> tuple[Objective, int]:
+    """Load the objective of a client; return it, and the client's number in it."""
+    settings = task.own
+    chosen = settings.objective
+    assert chosen is not None
+    if not task.owns_data:
+        return load_run_objective(settings), task.partition_id
+    uses_data = chosen.uses_data
+    data, model = (settings.data, settings.model) if uses_data else (None, None)
+    objective = load_objective(chosen, settings.seed, data, model, is_own=uses_data)
+    # A file with one field is the device's own; of one with more, it has the field of its number.
+    alone = uses_data or (chosen.name == "landmine" and objective.num_agents == 1)
+    return objective, 0 if alone else task.partition_id
+
+
 def answer(message: Message, context: Context, task: LocalTask) -> Message:
     """Answer a request: the parameters must be those that the settings stand for."""
     settings = task.settings
     task.limits.check_search(planned_parameters(settings), settings.rounds)
-    objective = load_run_objective(task.own)
-    space, agent = objective.space, task.partition_id
+    objective, agent = _load_own_objective(task)
+    space = objective.space
     state = ContextState(context) if task.state is None else task.state
 
     def evaluate(unit: NDArray[np.float64]) -> float:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_app.begun_run import BegunRun
 from fl_app.client_app import STATE_KEY
-from fl_app.data import DataError, load_dataset
+from fl_app.data import DataError
 from fl_app.device_state import create_state
 from fl_app.engines.flower_internals import is_remote
 from fl_app.engines.outcome import Outcome, write_outcome
@@ -28,9 +28,10 @@ from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.roll_call import read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
+from fl_app.run_inputs import load_server_data
 from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
 from fl_app.search_run import SearchRun
-from fl_app.search_task import load_run_objective
+from fl_app.search_task import nested_guarantees, read_search_space
 from fl_app.settings import EngineSettings, RunSettings
 
 app = ServerApp()
@@ -102,10 +103,9 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
 def _build_run(settings: RunSettings, *arguments: Any) -> RecordedRun:
     """Load what the server needs of the data, and build the run."""
     if settings.search is not None:
-        return SearchRun(settings, load_run_objective(settings), *arguments)
-    assert settings.num_clients is not None
-    dataset = load_dataset(settings.data, settings.num_clients, settings.seed)
-    return FederatedRun(settings, dataset, *arguments)
+        space, nested = read_search_space(settings), nested_guarantees(settings)
+        return SearchRun(settings, space, nested, *arguments)
+    return FederatedRun(settings, load_server_data(settings), *arguments)
 
 
 def leave_report(folder: Path) -> None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from fl_app.data.flwr_partition import partition_by_flwr_datasets
+from fl_app.data.own_records import load_own_dataset
 from fl_app.data.partition import (
     Partitions,
     partition_by_dirichlet,
@@ -14,7 +15,13 @@ from fl_app.data.partition import (
     partition_by_similarity,
     partition_iid,
 )
-from fl_app.data.records import DataError, FederatedDataset, RawDataset, Records
+from fl_app.data.records import (
+    DataError,
+    FederatedDataset,
+    RawDataset,
+    Records,
+    scale_records,
+)
 from fl_app.data.settings import DataSettings, PartitionSettings, require_int
 from fl_app.data.sources import SOURCES
 
@@ -27,6 +34,7 @@ __all__ = [
     "RawDataset",
     "Records",
     "load_dataset",
+    "load_own_dataset",
     "natural_num_clients",
 ]
 
@@ -104,10 +112,7 @@ def _load_undivided(settings: DataSettings) -> RawDataset:
 def _load_scaled(settings: DataSettings) -> RawDataset:
     raw = SOURCES[settings.name].read(settings)
     for records in (raw.train, raw.test):
-        np.divide(records.features, np.float32(settings.scale), out=records.features)
-        np.subtract(records.features, np.float32(settings.offset), out=records.features)
-        records.features.flags.writeable = False
-        records.labels.flags.writeable = False
+        scale_records(records, settings.scale, settings.offset)
     return raw
 
 

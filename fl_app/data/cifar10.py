@@ -39,6 +39,12 @@ def read_cifar10(root: str | None) -> RawDataset:
     return RawDataset(_read(str(folder), True), _read(str(folder), False), NUM_CLASSES)
 
 
+def read_own_cifar10(root: str | None) -> tuple[Records, int]:
+    """Read the training images alone, and the number of classes."""
+    folder = require_folder(root, "CIFAR-10", HOW_TO_GET)
+    return _read(str(folder), True), NUM_CLASSES
+
+
 def _read(root: str, train: bool) -> Records:
     from torchvision.datasets import CIFAR10
 

@@ -83,6 +83,15 @@ def read_har_geotec(
     return RawDataset(train, test, len(ACTIVITIES), subject[starts[~in_test]])
 
 
+def read_own_har_geotec(
+    root: str | None, window: int = 128, stride: int = 64
+) -> tuple[Records, int]:
+    """Read the windows of everybody in the file, and the number of classes."""
+    (path,) = require_files(root, (FILE,), "har_geotec", HOW_TO_GET)
+    x, y, subject, execution = _read_arrays(path)
+    return _cut(x, y, _find_starts(subject, execution, window, stride), window), len(ACTIVITIES)
+
+
 def _read_arrays(path: Path) -> tuple[NDArray[Any], ...]:
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_app.data.folder import require_files
+from fl_app.data.folder import require_files, require_folder
 from fl_app.data.holdout import split_stratified
 from fl_app.data.records import DataError, RawDataset, Records
 
@@ -88,14 +88,33 @@ def read_heart_disease(root: str | None, test_fraction: float = 0.2) -> RawDatas
     """
     train, test, groups = [], [], []
     for hospital, path in enumerate(require_files(root, FILES, "heart_disease", HOW_TO_GET)):
-        rows = _read_rows(path)
-        labels = np.array([row["num"] > 0 for row in rows], dtype=np.int64)
-        records = Records(np.array([_features(row) for row in rows], dtype=np.float32), labels)
-        in_train, in_test = split_stratified(labels, test_fraction)
+        records = _read_hospital(path)
+        in_train, in_test = split_stratified(records.labels, test_fraction)
         train.append(records.take(in_train))
         test.append(records.take(in_test))
         groups.append(np.full(len(in_train), hospital, dtype=np.int64))
     return RawDataset(_join(train), _join(test), 2, np.concatenate(groups), HOSPITALS)
+
+
+def read_own_heart_disease(root: str | None) -> tuple[Records, int]:
+    """Read all patients of those of the four files that are there, and the number of classes.
+
+    Raises
+    ------
+    DataError
+        If none is there, or one is damaged.
+    """
+    folder = require_folder(root, "heart_disease", HOW_TO_GET)
+    paths = [folder / name for name in FILES if (folder / name).is_file()]
+    if not paths:
+        raise DataError(f"data.root: {root!r} holds none of the files. {HOW_TO_GET}")
+    return _join([_read_hospital(path) for path in paths]), 2
+
+
+def _read_hospital(path: Path) -> Records:
+    rows = _read_rows(path)
+    labels = np.array([row["num"] > 0 for row in rows], dtype=np.int64)
+    return Records(np.array([_features(row) for row in rows], dtype=np.float32), labels)
 
 
 def _join(parts: list[Records]) -> Records:

@@ -27,6 +27,7 @@ def read_hugging_face(
     *,
     features: str | Sequence[str],
     label: str,
+    classes: Sequence[str | int] | None = None,
     group: str | None = None,
     train_split: str = "train",
     test_split: str = "test",
@@ -45,6 +46,8 @@ def read_hugging_face(
     label : str
         Column of class labels, of integers or of text. The latter two are numbered in their sorted
         order over both splits: which labels exist is taken to be public.
+    classes : sequence of str or int, or None
+        All labels, in the order of their numbers; None: as above.
     group : str or None
         Column that says whose a record is, integers or text; None: there is none.
     train_split, test_split : str
@@ -68,11 +71,7 @@ def read_hugging_face(
         If a key is wrong, a split or a column is missing, or values are missing, not finite or of
         different shapes; the message names the key.
     """
-    names = [features] if isinstance(features, str) else list(features)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise DataError(f"data.features: {features!r}; the names of one or more columns are needed")
-    if label in names:
-        raise DataError(f"data.features: {features!r}; columns other than data.label are needed")
+    names = _choose_names(features, label)
     if train_split == test_split:
         raise DataError(f"data.test_split: {test_split!r}; another split than for training")
     # Read as long as the temporary copy exists; what is returned lies in memory.
@@ -82,7 +81,7 @@ def read_hugging_face(
             for key, name in (("data.train_split", train_split), ("data.test_split", test_split))
         )
         train_features, test_features = (_read_features(split, names) for split in (train, test))
-        train_labels, test_labels, num_classes = _read_labels(train, test, label)
+        train_labels, test_labels, num_classes = _read_labels(train, test, label, classes)
         groups = None if group is None else _read_values(train, "data.group", group)
     if train_features.shape[1:] != test_features.shape[1:]:
         raise DataError(
@@ -95,6 +94,41 @@ def read_hugging_face(
         num_classes,
         None if groups is None else _rank(groups)[0],
     )
+
+
+def read_own_hugging_face(
+    root: str | None,
+    *,
+    features: str | Sequence[str],
+    label: str,
+    classes: Sequence[str | int] | None = None,
+    train_split: str = "train",
+) -> tuple[Records, int]:
+    """Read a folder's training split alone, and the number of classes.
+
+    That number never follows from the records: it is that of the column's type, or `classes`. The
+    label of a record that is none of them is that number.
+
+    Raises
+    ------
+    DataError
+        As `read_hugging_face`, and for a column of plain numbers or text without `classes`.
+    """
+    names = _choose_names(features, label)
+    with _open(root, download=False) as splits:
+        split = _choose_split(splits, "data.train_split", train_split)
+        found = _read_features(split, names)
+        numbers, num_classes = _read_own_labels(split, label, classes)
+    return Records(found, numbers), num_classes
+
+
+def _choose_names(features: str | Sequence[str], label: str) -> list[str]:
+    names = [features] if isinstance(features, str) else list(features)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise DataError(f"data.features: {features!r}; the names of one or more columns are needed")
+    if label in names:
+        raise DataError(f"data.features: {features!r}; columns other than data.label are needed")
+    return names
 
 
 @contextmanager
@@ -235,7 +269,7 @@ def _decode(cell: dict[str, Any], name: str) -> NDArray[Any]:
 
 
 def _read_labels(
-    train: Any, test: Any, name: str
+    train: Any, test: Any, name: str, classes: Sequence[str | int] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     import datasets
 
@@ -250,6 +284,10 @@ def _read_labels(
         if found.min() < 0 or found.max() >= num_classes:
             raise DataError(f"{key}: {name!r}; a label in [0, {num_classes}) is needed for each")
         labels = found
+    elif classes is not None:
+        labels, num_classes = _number(np.concatenate([of_train, of_test]), classes), len(classes)
+        if labels.max() >= num_classes:
+            raise DataError(f"{key}: {name!r}; one of data.classes is needed for each record")
     else:
         if of_train.dtype.kind != of_test.dtype.kind:
             raise DataError(f"{key}: {name!r}; the same type in both splits is needed")
@@ -258,6 +296,29 @@ def _read_labels(
         raise DataError(f"{key}: {name!r}; at least two different labels are needed")
     parts = np.split(labels.astype(np.int64), [len(of_train)])
     return parts[0], parts[1], num_classes
+
+
+def _read_own_labels(
+    split: Any, name: str, classes: Sequence[str | int] | None
+) -> tuple[NDArray[np.int64], int]:
+    import datasets
+
+    kind, values = split.features[name], _read_values(split, "data.label", name)
+    if classes is not None:
+        return _number(values, classes), len(classes)
+    if not isinstance(kind, datasets.ClassLabel):
+        raise DataError(
+            f"data.classes: null; {name} has no class names of its own: all labels are needed, in "
+            "the order of their numbers"
+        )
+    count = int(kind.num_classes)
+    return np.where((values < 0) | (values >= count), count, values).astype(np.int64), count
+
+
+def _number(values: NDArray[Any], classes: Sequence[str | int]) -> NDArray[np.int64]:
+    """Return each value's place among the classes; their number for one that is none of them."""
+    places = {each: place for place, each in enumerate(classes)}
+    return np.array([places.get(each, len(places)) for each in values.tolist()], dtype=np.int64)
 
 
 def _read_values(split: Any, key: str, name: str) -> NDArray[Any]:

@@ -52,38 +52,45 @@ def read_mnist(root: str | None, writer_labels: str | None = None) -> RawDataset
     return RawDataset(train, test, NUM_CLASSES, writers)
 
 
-def find_files(root: str | None) -> dict[str, Path]:
-    """Return the path of each of `FILES`; a plain file is preferred to its .gz."""
+def read_own_mnist(root: str | None) -> tuple[Records, int]:
+    """Read the training records alone, which may be none, and the number of classes."""
+    paths = find_files(root, FILES[:2])
+    return _read_pair(paths[FILES[0]], paths[FILES[1]], as_stored=True), NUM_CLASSES
+
+
+def find_files(root: str | None, files: tuple[str, ...] = FILES) -> dict[str, Path]:
+    """Return the path of each of the files; a plain file is preferred to its .gz."""
     folder = require_folder(root, "MNIST", HOW_TO_GET)
     missing: list[str] = []
     for candidate in (folder, folder / "MNIST" / "raw"):
         found: dict[str, Path] = {}
-        for name in FILES:
+        for name in files:
             for path in (candidate / name, candidate / f"{name}.gz"):
                 if path.is_file():
                     found[name] = path
                     break
-        if len(found) == len(FILES):
+        if len(found) == len(files):
             return found
         if found:
-            missing += [str(candidate / name) for name in FILES if name not in found]
+            missing += [str(candidate / name) for name in files if name not in found]
     what = f"lacks {', '.join(missing)}" if missing else "holds none of the files"
     raise DataError(f"data.root: {root!r} {what}. {HOW_TO_GET}")
 
 
-def _read_pair(images_path: Path, labels_path: Path) -> Records:
+def _read_pair(images_path: Path, labels_path: Path, as_stored: bool = False) -> Records:
+    """Read a split; with `as_stored`, one without records or with other labels too."""
     images = read_idx(images_path, 3, HOW_TO_GET)
     labels = read_idx(labels_path, 1, HOW_TO_GET)
     if images.shape[1:] != IMAGE_SHAPE:
         raise DataError(
             f"data.root: {images_path} has images of {images.shape[1:]}; {IMAGE_SHAPE} is needed"
         )
-    if len(images) != len(labels) or not len(images):
+    if len(images) != len(labels) or not (len(images) or as_stored):
         raise DataError(
             f"data.root: {images_path} has {len(images)} images and {labels_path} {len(labels)} "
             "labels; as many of each, and at least one, are needed"
         )
-    if int(labels.max()) >= NUM_CLASSES:
+    if not as_stored and int(labels.max()) >= NUM_CLASSES:
         raise DataError(
             f"data.root: {labels_path} has label {int(labels.max())}; 0 to {NUM_CLASSES - 1} "
             "are allowed"

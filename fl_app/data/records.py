@@ -179,6 +179,14 @@ class FederatedDataset:
         return self.train.take(self.partitions[index])
 
 
+def scale_records(records: Records, scale: float, offset: float) -> None:
+    """Let the features become value / scale - offset, in place, and make the arrays read-only."""
+    np.divide(records.features, np.float32(scale), out=records.features)
+    np.subtract(records.features, np.float32(offset), out=records.features)
+    records.features.flags.writeable = False
+    records.labels.flags.writeable = False
+
+
 def _require_same_kind(train: Records, test: Records, num_classes: int) -> None:
     if train.feature_shape != test.feature_shape:
         raise DataError(

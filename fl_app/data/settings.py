@@ -112,6 +112,9 @@ class DataSettings:
         People who are held out as the public test set, at least 1 (har_geotec only).
     features, label : str
         Columns of the features, with commas between them, and of the labels (hugging_face only).
+    classes : tuple of str or of int, or None
+        The labels in the order of their numbers; None: those of the column's type, or else those
+        that are found (hugging_face only).
     group : str or None
         Column that says whose a record is (hugging_face only).
     train_split, test_split : str
@@ -138,6 +141,7 @@ class DataSettings:
     num_test_subjects: int = 5
     features: str = "image"
     label: str = "label"
+    classes: tuple[str | int, ...] | None = None
     group: str | None = None
     train_split: str = "train"
     test_split: str = "test"
@@ -166,6 +170,8 @@ class DataSettings:
                 raise DataError(str(error)) from None
         for key in ("window", "stride", "num_test_subjects"):
             require_int(f"data.{key}", getattr(self, key), 1)
+        if self.classes is not None and not 2 <= len(set(self.classes)) == len(self.classes):
+            raise DataError(f"data.classes: {self.classes!r}; two or more different labels or null")
         self._refuse_keys_of_others()
 
     def _refuse_keys_of_others(self) -> None:

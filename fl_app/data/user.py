@@ -63,6 +63,16 @@ def read_user_data(path: str | None, root: str | None) -> RawDataset:
     )
 
 
+def read_own_user_data(path: str | None, root: str | None) -> tuple[Records, int]:
+    """Return what the function gives to train on, and its number of classes.
+
+    For one record's influence to be bounded, a record of what the function returns must follow from
+    one record of the owner's, and the shape and the number of classes from none.
+    """
+    raw = read_user_data(path, root)
+    return raw.train, raw.num_classes
+
+
 def _copy(records: Records, name: str) -> Records:
     """Copy, because the features are scaled in place and the user may keep theirs."""
     features: NDArray[Any] = records.features.copy()

@@ -24,6 +24,7 @@ from fl_app.engines.submitted_run import (
 )
 from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
+from fl_app.run_config import to_yaml
 from fl_app.run_store import LOG_FILE
 from fl_app.settings import RunSettings
 
@@ -68,7 +69,7 @@ def run_deployment(settings: RunSettings, folder: Path, resume: bool = False) ->
     stop = folder / STOP_FILE
     try:
         run = _submit(connection, settings, folder, resume)
-        _Follower(connection, run, store).follow()
+        _Follower(connection, run, store, to_yaml(settings)).follow()
     finally:
         (folder / MARK_FILE).unlink(missing_ok=True)
         stop.unlink(missing_ok=True)
@@ -98,8 +99,9 @@ def _submit(connection: Connection, settings: RunSettings, folder: Path, resume:
 class _Follower:
     """Waits for the end of a run, and keeps what comes back of it."""
 
-    def __init__(self, connection: Connection, run: str, store: RebuiltStore) -> None:
+    def __init__(self, connection: Connection, run: str, store: RebuiltStore, config: str) -> None:
         self._connection, self._run, self._store = connection, run, store
+        self._config = config
         self._log = RunLog(connection, run)
         self._ended: str | None = None
         self._elsewhere: str | None = None
@@ -139,6 +141,8 @@ class _Follower:
             elif record.kind == FOLDER:
                 away = Path(record.text) != self._store.folder
                 self._elsewhere = record.text if away else None
+                if away:
+                    self._store.write_config(self._config)
             elif self._elsewhere is not None:
                 self._store.take(record)
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from fl_app.run_store import (
     BEST_POINT_FILE,
-    CONFIG_FILE,
     METRICS_FILE,
     PRIVACY_FILE,
     SHARED_FUNCTION_FILE,
@@ -24,9 +23,10 @@ from fl_app.run_store import (
 PREFIX = "fl-app-record: "
 MARK_FILE = ".submitted"
 FOLDER, OUTCOME = "folder", "outcome"
-# No name that the log brings is used as a file's unless it is one of these.
+# No name that the log brings is used as a file's unless it is one of these. The configuration is
+# none of them: the launcher knows it, and another one would be read as its own.
 FILES = (
-    *(CONFIG_FILE, METRICS_FILE, PRIVACY_FILE, SUMMARY_FILE),
+    *(METRICS_FILE, PRIVACY_FILE, SUMMARY_FILE),
     *(BEST_POINT_FILE, SHARED_FUNCTION_FILE),
 )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.data import DataError, DataSettings, Records, load_dataset
+from fl_app.data import DataError, FederatedDataset, Records
 from fl_app.errors import ConfigError
 from fl_app.evaluation import evaluate
 from fl_app.local_training import StepSettings, train_steps
@@ -31,34 +31,43 @@ class LocalTraining(Objective):
     settings : LocalTrainingSettings
     seed : int
         Of the first model, the records held out and the batches.
-    data : DataSettings
-        With natural clients (data.partition.kind=natural_id).
+    dataset : FederatedDataset
+        Each partition is a client.
     model : ModelSettings
+    is_own : bool
+        Whether the data are one device's own. Which records are held out does not follow from a
+        server's seed then, and too few of them are a failed evaluation: an error would tell how
+        many there are.
 
     Raises
     ------
     ConfigError
         If the axes are not the three above, or there are fewer clients.
     DataError
-        If data is missing or damaged, has no natural clients, or a client has too few records.
+        If a client has too few records.
     """
 
     def __init__(
-        self, settings: LocalTrainingSettings, seed: int, data: DataSettings, model: ModelSettings
+        self,
+        settings: LocalTrainingSettings,
+        seed: int,
+        dataset: FederatedDataset,
+        model: ModelSettings,
+        is_own: bool = False,
     ) -> None:
         space = settings.space()
         _check_axes(space)
-        dataset = load_dataset(data, None, seed)
         clients = dataset.num_partitions
-        num_agents = clients if settings.num_agents is None else settings.num_agents
+        num_agents = clients if is_own or settings.num_agents is None else settings.num_agents
         if num_agents > clients:
             raise ConfigError("objective.num_agents", num_agents, f"at most {clients}, or null")
         super().__init__(space, num_agents, (0.0, 1.0))
         self._randomness = Randomness("seeded", seed)
         self._epochs = settings.local_epochs
         self._dataset = dataset
+        split = Randomness("seeded", 0) if is_own else self._randomness
         self._held_out = [
-            choose_held_out(int(size), settings, self._randomness.stream("held-out records", agent))
+            choose_held_out(int(size), settings, split.stream("held-out records", agent), is_own)
             for agent, size in enumerate(dataset.partition_sizes()[:num_agents])
         ]
         self._model = build_model(model, dataset.feature_shape, dataset.num_classes, seed)
@@ -72,6 +81,8 @@ class LocalTraining(Objective):
 
     def evaluate(self, agent: int, point: Mapping[str, AxisValue], trial: int = 0) -> float:  # noqa: D102
         records, held_out = self.records(agent)
+        if not len(records):
+            return float("nan")
         stream = self._randomness.stream("batches", agent, trial)
         num_batches = -(-len(records) // int(point["batch_size"]))
         batches = [
@@ -96,8 +107,12 @@ class LocalTraining(Objective):
         return evaluate(self._model, trained, held_out).accuracy
 
 
-def choose_held_out(num_records: int, settings: LocalTrainingSettings, stream: Stream) -> Indices:
+def choose_held_out(
+    num_records: int, settings: LocalTrainingSettings, stream: Stream, is_own: bool = False
+) -> Indices:
     """Choose the records that a client's models are scored on.
+
+    Of a device's own records at most all but one; of a single one, that one.
 
     Returns
     -------
@@ -110,7 +125,9 @@ def choose_held_out(num_records: int, settings: LocalTrainingSettings, stream: S
         If none is left to train on.
     """
     size = max(1, round(settings.validation_fraction * num_records))
-    if size >= num_records:
+    if is_own:
+        size = min(size, max(num_records - 1, min(num_records, 1)))
+    elif size >= num_records:
         raise DataError(
             f"objective.validation_fraction: {settings.validation_fraction}; a client has too few "
             "records to train and to score on; choose a smaller one, or clients with more records"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from fl_app.data import DataSettings
+from fl_app.data import DataSettings, load_dataset, load_own_dataset
 from fl_app.errors import ConfigError
 from fl_app.objectives.settings import (
     LandmineSettings,
@@ -35,8 +35,8 @@ class Kind:
     settings : type
         The dataclass of its keys.
     build : callable
-        From its settings, the seed, the data's settings, the model's and the randomness to the
-        objective.
+        From its settings, the seed, the data's settings, the model's, the randomness and whether
+        the data are one device's own to the objective.
     """
 
     description: str
@@ -61,17 +61,24 @@ def _build_local_training(
     seed: int,
     data: DataSettings | None,
     model: ModelSettings | None,
-    *_: Any,
+    _randomness: RandomnessKind,
+    is_own: bool,
 ) -> Objective:
     from fl_app.objectives.local_training import LocalTraining
 
     if data is None or model is None:
         raise ConfigError("objective.name", settings.name, "another one without data and model")
-    return LocalTraining(settings, seed, data, model)
+    dataset = load_own_dataset(data) if is_own else load_dataset(data, None, seed)
+    return LocalTraining(settings, seed, dataset, model, is_own)
 
 
 def _build_training_run(
-    settings: TrainingRunSettings, seed: int, _data: Any, _model: Any, randomness: RandomnessKind
+    settings: TrainingRunSettings,
+    seed: int,
+    _data: Any,
+    _model: Any,
+    randomness: RandomnessKind,
+    *_: Any,
 ) -> Objective:
     from fl_app.objectives.training_run import TrainingRun
 
@@ -119,6 +126,7 @@ def load_objective(
     data: DataSettings | None = None,
     model: ModelSettings | None = None,
     randomness: RandomnessKind = "seeded",
+    is_own: bool = False,
 ) -> Objective:
     """Build an objective; the same arguments give the same values.
 
@@ -134,6 +142,8 @@ def load_objective(
         Needed by local_training only.
     randomness : {"seeded", "secret"}
         The run's; trainings that are releases of their own (training_run) inherit it.
+    is_own : bool
+        Whether the data are one device's own: the objective is then of one agent, number 0.
 
     Raises
     ------
@@ -152,6 +162,7 @@ def load_objective(
         None if data is None else data.with_absolute_paths(),
         model,
         randomness,
+        is_own,
     )
 
 
@@ -162,5 +173,6 @@ def _build(
     data: DataSettings | None,
     model: ModelSettings | None,
     randomness: RandomnessKind,
+    is_own: bool,
 ) -> Objective:
-    return OBJECTIVES[settings.name].build(settings, seed, data, model, randomness)
+    return OBJECTIVES[settings.name].build(settings, seed, data, model, randomness, is_own)

@@ -14,6 +14,7 @@ from fl_app.engines import connection, deployment
 from fl_app.engines.deployment import run_deployment
 from fl_app.engines.submitted_run import FOLDER, OUTCOME, PREFIX
 from fl_app.errors import ConfigError, RunError
+from fl_app.run_config import to_yaml
 
 SETTINGS = compose_settings(["engine=deployment", "engine.superlink=dep", "num_clients=2"])
 # A command like `flwr`: what it is told to do is in files beside it, its calls are noted.
@@ -95,6 +96,8 @@ def test_a_run_in_another_folder_comes_back(flower: Flower, tmp_path: Path, caps
     folder = tmp_path / "run"
     run_deployment(SETTINGS, folder)
     assert (folder / "metrics.jsonl").read_text() == ROW + '{"round": 1}\n'
+    # Not what the log says: whoever writes the log would choose code that a later command runs.
+    assert (folder / "config.yaml").read_text() == to_yaml(SETTINGS)
     assert {file.name for file in folder.iterdir()} == {
         *("config.yaml", "metrics.jsonl", "summary.json")
     }

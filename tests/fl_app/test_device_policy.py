@@ -1,6 +1,7 @@
 """A device's policy: what its owner may write, what follows from it, and that nothing else does."""
 
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from fl_app.config import compose_settings
+from fl_app.data import DataSettings
 from fl_app.device_policy import DevicePolicy, PolicyRefusal, is_simulated, read_policy
 from fl_app.errors import ConfigError
 from fl_app.settings import RunSettings
@@ -35,9 +37,19 @@ LANDMINE = (
 )
 
 
+HAR = DataSettings("har_geotec", "/data", 1.0, 0.0, stride=128)
+FIELD = {"data_path": "/own", "data": '{"name": "landmine"}'}
+TRAINING_RUN = (
+    *("strategy=dp_fts_de", "objective=training_run", "objective.num_agents=4"),
+    "objective.run=['num_clients=2','data=user','data.path=shutil:rmtree','data.root=/x']",
+)
+OWN = {"data_path": "/own", "data": '{"name": "mnist"}'}
+
+
 def test_everything_at_once() -> None:
     found = policy(
         data_path="/data",
+        data='{"name": "har_geotec", "stride": 128}',
         max_epsilon="4.5",
         max_delta=1e-4,
         unit="client",
@@ -51,7 +63,7 @@ def test_everything_at_once() -> None:
         1,
         4,
         state_dir=Path("/device"),
-        data_path=Path("/data"),
+        data=HAR,
         max_epsilon=4.5,
         max_delta=1e-4,
         unit="client",
@@ -69,6 +81,7 @@ def test_everything_at_once() -> None:
     [
         *(("state-dir", value) for value in (None, "", "relative", 3, True)),
         *(("data-path", value) for value in ("", "relative", 3, False)),
+        *(("data", value) for value in ('{"name": "mnist"}', "", 3)),
         *(("max-epsilon", value) for value in (0, -1, "nan", "inf", True, "", [1.0])),
         *(("max-delta", value) for value in (0, 1, 1.0, -1e-9, "nan", True)),
         *(("min-noise-multiplier", value) for value in (-1, "nan", "inf", True, "high")),
@@ -154,28 +167,21 @@ CASES: list[tuple[dict[str, Any], tuple[str, ...], bool]] = [
         False,
     ),
     ({}, ("data=mnist", "data.root=/elsewhere"), False),
-    ({"data_path": "/own"}, ("data=mnist", "data.root=/elsewhere"), True),
-    (
-        {"data_path": "/own"},
-        ("data=mnist", "data.root=/elsewhere", "data.writer_labels=/elsewhere"),
-        False,
-    ),
-    (
-        {"data_path": "/own"},
-        ("data=hugging_face", "data.root=some/name", "data.download=true"),
-        False,
-    ),
-    ({"data_path": "/own"}, ("data=hugging_face", "data.root=some/name"), True),
+    ({}, ("data=user", "data.path=mine:read"), False),
+    ({"allowed_code": "mine:read"}, ("data=user", "data.path=mine:read"), False),
+    # With data of its own, nothing that a run says of data is so much as refused.
+    (OWN, (), True),
+    (OWN, ("data=mnist", "data.root=/elsewhere"), True),
+    (OWN, ("data=mnist", "data.root=/elsewhere", "data.writer_labels=/elsewhere"), True),
+    (OWN, ("data=hugging_face", "data.root=some/name", "data.download=true"), True),
+    (OWN, ("data=user", "data.path=shutil:rmtree", "data.root=/x"), True),
     ({"allowed_strategies": "dp_fts_de"}, LANDMINE, False),
+    ({**OWN, "allowed_strategies": "dp_fts_de"}, LANDMINE, False),
+    ({**FIELD, "allowed_strategies": "dp_fts_de"}, LANDMINE, True),
+    (FIELD, (), False),
+    ({**FIELD, "allowed_strategies": "dp_fts_de"}, SEARCH, True),
     ({"allowed_strategies": "dp_fts_de"}, TRAINING_RUN, False),
-    ({"allowed_strategies": "dp_fts_de", "data_path": "/own"}, TRAINING_RUN, False),
-    ({"allowed_strategies": "dp_fts_de", "data_path": "/own"}, LANDMINE, True),
-    ({"data_path": "/own"}, ("data=user", "data.path=shutil:rmtree", "data.root=/x"), False),
-    (
-        {"data_path": "/own", "allowed_code": "mine:read"},
-        ("data=user", "data.path=mine:read", "data.root=/x"),
-        True,
-    ),
+    ({**OWN, "allowed_strategies": "dp_fts_de"}, TRAINING_RUN, False),
     ({"allowed_code": "mine:read"}, ("model=user", "model.path=os:system"), False),
 ]
 
@@ -193,14 +199,17 @@ def test_what_a_run_may_ask(
 
 
 def test_the_device_s_own_data_take_the_place_of_what_the_settings_name() -> None:
-    own = policy(data_path="/own", allowed_strategies="dp_fts_de,dp_fedpaq")
-    assert own.localize(settings("data=mnist", "data.root=/elsewhere")).data.root == "/own"
-    assert own.localize(settings("data=mnist")).data.root == "/own"
-    # What is bundled is nobody's own.
-    assert own.localize(settings()) == settings()
-    found = own.localize(settings(*LANDMINE))
-    assert found.objective is not None
-    assert getattr(found.objective, "root", None) == "/own"
+    own = policy(**OWN, allowed_strategies="dp_fts_de,dp_fedpaq")
+    for words in (("data=mnist", "data.root=/elsewhere"), ("data=mnist",), ()):
+        found = own.localize(settings(*words))
+        assert found.data == DataSettings("mnist", "/own", 255.0, 0.1307)
+        assert replace(found, data=settings(*words).data) == settings(*words)
+    # A search that reads none is left alone.
+    assert own.localize(settings(*SEARCH)) == settings(*SEARCH)
+    local = ("strategy=dp_fts_de", "objective=local_training", "data=digits")
+    assert own.localize(settings(*local)).data == DataSettings("mnist", "/own", 255.0, 0.1307)
+    field = policy(**FIELD, allowed_strategies="dp_fts_de")
+    assert getattr(field.localize(settings(*LANDMINE)).objective, "root", None) == "/own"
     simulated = read_policy({"simulated": True, "partition-id": 0, "num-partitions": 1})
     there = settings("data=mnist", "data.root=/elsewhere")
     assert simulated.localize(there) is there

@@ -20,7 +20,7 @@ from fl_app.search_space import RealAxis
 from fl_app.settings import RunSettings
 
 OWNER = DevicePolicy(
-    *(0, 4, Path("/state"), Path("/own")),
+    *(0, 4, Path("/state")),
     allowed_strategies=frozenset({"dp_fedpaq", "niss", "dp_fts_de"}),
     allowed_code=frozenset({"mine:read"}),
 )

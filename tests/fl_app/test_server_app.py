@@ -172,7 +172,7 @@ def test_errors_of_others_are_named_and_of_one_line(
     def fail(*_: object) -> None:
         raise KeyError("one\ntwo")
 
-    monkeypatch.setattr(server_app, "load_dataset", fail)
+    monkeypatch.setattr(server_app, "load_server_data", fail)
     file = tmp_path / "outcome.json"
     with pytest.raises(KeyError):
         launch(tmp_path / "run", **{"outcome-file": str(file)})
@@ -186,7 +186,7 @@ def test_whatever_ends_the_run_is_not_taken_for_success(
     def stop(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(server_app, "load_dataset", stop)
+    monkeypatch.setattr(server_app, "load_server_data", stop)
     file = tmp_path / "outcome.json"
     with pytest.raises(type(error)):
         launch(tmp_path / "run", **{"outcome-file": str(file)})

@@ -50,6 +50,7 @@ def test_a_record_survives_the_log(kind, text):
         f'{PREFIX}{{"kind": ["outcome"], "text": ""}}',
         f'{PREFIX}{{"kind": "../x", "text": ""}}',
         f'{PREFIX}{{"kind": "run.log", "text": ""}}',
+        f'{PREFIX}{{"kind": "config.yaml", "text": ""}}',
         f'{PREFIX}{{"kind": "checkpoint/state.sqlite", "text": ""}}',
         f'{PREFIX}{{"kind": "outcome", "text": ""',
     ],
@@ -75,9 +76,7 @@ def test_a_folder_is_rebuilt_from_the_records(tmp_path, capsys):
         assert record is not None
         rebuilt.take(record)
     names = {file.name for file in (tmp_path / "here").iterdir()}
-    assert names == {
-        *("config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "best_point.json")
-    }
+    assert names == {*("metrics.jsonl", "privacy.json", "summary.json", "best_point.json")}
     for name in names:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
 

@@ -106,9 +106,7 @@ def test_a_run_of_runs_composes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     """Its second configuration, in the first one, names any function and any file."""
     ran: list[object] = []
     monkeypatch.setattr("os.system", ran.append)
-    device = Device(
-        tmp_path / "state", allowed_strategies="dp_fts_de", max_epsilon=50.0, data_path="/own"
-    )
+    device = Device(tmp_path / "state", allowed_strategies="dp_fts_de", max_epsilon=50.0)
     axes = "objective.search_space=[{name: learning_rate, kind: float, low: 0.1, high: 1}]"
     chosen = settings(
         *("num_rounds=2", "strategy=dp_fts_de", "objective=training_run", "objective.num_agents=4"),

@@ -75,6 +75,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("data were read")
 
     monkeypatch.setattr("fl_app.local_task.load_dataset", read)
+    monkeypatch.setattr("fl_app.local_task.load_own_dataset", read)
     monkeypatch.setattr("fl_app.search_task.load_objective", read)
 
 
