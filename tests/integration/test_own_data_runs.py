@@ -13,7 +13,7 @@ from scipy import io
 
 from fl_app.config import compose_settings
 from fl_app.data import DataSettings
-from fl_app.device_state import FolderState
+from fl_app.device_state import FolderState, list_entries
 from fl_app.engines.flower_internals import deliver, identify_process
 from fl_app.errors import ConfigError
 from fl_app.objectives import load_objective
@@ -38,12 +38,6 @@ OWN_CODE = f"{__name__}:prefer_own_number"
 Write = Callable[[Path, int], Mapping[str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def _grid_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-process grid has all replies at once; a deployment's would look for them by number."""
-    monkeypatch.setattr("fl_app.server_app.PromptGrid", lambda grid: grid)
-
-
 def prefer_own_number(point: dict[str, float], agent: int) -> float:
     return 1.0 - abs(point["x"] - agent / 10)
 
@@ -58,8 +52,9 @@ def make_devices(folder: Path, write: Write, **policy: object) -> list[Device]:
     return devices
 
 
-def observed(device: Device, run: int = 1) -> list[float]:
-    state = FolderState(device.folder, str(run), int(device.node_config["partition-id"]))
+def observed(device: Device) -> list[float]:
+    (run,) = {each.run for each in list_entries(device.folder)}
+    state = FolderState(device.folder, run, int(device.node_config["partition-id"]))
     return [each.value for each in state.read_observations()]
 
 
@@ -233,7 +228,7 @@ def test_a_device_holds_out_records_of_its_own_choice(tmp_path: Path) -> None:
     assert chosen.objective is not None
     found = []
     for seed in (0, 1):
-        objective = load_objective(chosen.objective, seed, data, chosen.model, True)
+        objective = load_objective(chosen.objective, seed, data, chosen.model, is_own=True)
         assert isinstance(objective, LocalTraining)
         assert objective.num_agents == 1
         kept, held_out = objective.records(0)
