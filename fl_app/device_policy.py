@@ -16,6 +16,7 @@ from fl_app.data.sources import SOURCES
 from fl_app.device_data import LANDMINE, OWN_DATA_KEY, OwnData, read_own_data
 from fl_app.device_reach import OBJECTIVES, Reach, list_reach
 from fl_app.device_trust import IDENTITY_KEY, TRUSTED_KEY, read_device_trust
+from fl_app.engines import SIMULATED_KEY
 from fl_app.errors import ConfigError, unknown_key
 from fl_app.import_path import check_import_path
 from fl_app.settings import RunSettings
@@ -32,8 +33,6 @@ COLLUDING_KEY = "min-colluding-fraction"
 # definition, a delta is the probability with which a record may be published as it is.
 DEFAULT_MAX_DELTA = 1e-4
 DEFAULT_COLLUDING_FRACTION = 0.1
-# In the node configuration of a simulated client.
-SIMULATED_KEY = "simulated"
 STRATEGIES = ("dp_fedpaq", "niss", "dp_fts_de")
 _KEYS = (
     *(PARTITION_KEY, NUM_PARTITIONS_KEY, STATE_KEY, DATA_KEY, MAX_EPSILON_KEY, MAX_DELTA_KEY),

@@ -1,6 +1,7 @@
 """Who takes part in a run: the nodes say which client each of them is, before the first round."""
 
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -129,6 +130,13 @@ def read_device_ids(grid: Grid, least: int | None, most: int | None = None) -> d
             "needed, each with a number of its own"
         )
     return found
+
+
+def is_remote(grid: Grid) -> bool:
+    """Return whether a grid is Flower's to the nodes of a SuperLink: devices, as no simulation."""
+    # Whoever has made one has imported it.
+    module = sys.modules.get("flwr.superlink.grid.http_grid")
+    return module is not None and isinstance(grid, module.HttpGrid)
 
 
 def _choose(

@@ -17,16 +17,14 @@ from fl_app.begun_run import BegunRun
 from fl_app.client_app import STATE_KEY
 from fl_app.data import DataError
 from fl_app.device_state import create_state
-from fl_app.engines.flower_internals import is_remote
 from fl_app.engines.outcome import Outcome, write_outcome
-from fl_app.engines.prompt_grid import PromptGrid
 from fl_app.engines.submitted_run import FOLDER, OUTCOME, ToldStore, is_marked, print_record
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun
 from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
-from fl_app.roll_call import read_client_ids, read_device_ids
+from fl_app.roll_call import is_remote, read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
 from fl_app.run_inputs import load_server_data
 from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
@@ -67,6 +65,9 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
         settings = _as_deployment(settings)
     devices = settings.engine.name == "deployment"
     if devices:
+        # Here, because a simulation needs nothing private of Flower.
+        from fl_app.engines.prompt_grid import PromptGrid
+
         grid = PromptGrid(grid)
     elif settings.engine.name == "simulation" and not hasattr(grid, "partition_ids"):
         grid = WorkerWatch(grid)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_app.device_policy import SIMULATED_KEY
+from fl_app.engines import SIMULATED_KEY
 from fl_app.engines.flower_internals import copy_records, deliver
 
 RUN_ID = 1

@@ -6,14 +6,11 @@ version that it was not written for.
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
-
-from flwr.serverapp import Grid
 
 from fl_app.errors import RunError
 
@@ -73,7 +70,6 @@ __all__ = [
     "deliver",
     "describe_metadata",
     "identify_process",
-    "is_remote",
     "own_identity",
     "shorten_waits",
 ]
@@ -127,13 +123,6 @@ class ShortWaits:
         if wanted < IDLE_SECONDS:
             self._idle_since = now
         time.sleep(min(wanted, LOOK_SECONDS + IDLE_SHARE * (now - self._idle_since)))
-
-
-def is_remote(grid: Grid) -> bool:
-    """Return whether a grid is Flower's to the nodes of a SuperLink: devices, as no simulation."""
-    # Whoever has made one has imported it.
-    module = sys.modules.get("flwr.superlink.grid.http_grid")
-    return module is not None and isinstance(grid, module.HttpGrid)
 
 
 def shorten_waits() -> None:
