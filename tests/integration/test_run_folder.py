@@ -315,6 +315,7 @@ def test_mnist_with_two_digits_a_client(run: Run) -> None:
     assert outcome.summary["test_accuracy"] > 0.3
 
 
+@pytest.mark.slow
 def test_accuracy_over_ten_seeds(run: Run) -> None:
     """Digits at a total epsilon of 8: QSGD costs at most .01, and .86 is reached."""
     plain = ("strategy.quantizer=none", "strategy.num_levels=null")
