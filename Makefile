@@ -19,7 +19,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -147,7 +147,7 @@ def _choose(
     found: dict[int, int] = {}
     left_out: dict[int, str] = {}
     for node, claim in sorted(claims.items()):
-        if claim.num_partitions not in (0, total):
+        if claim.num_partitions != total:
             left_out[node] = f"counts {claim.num_partitions} devices in all, most count {total}"
         elif most is not None and claim.partition >= most:
             left_out[node] = f"claims number {claim.partition}, the run has 0 to {most - 1}"
@@ -159,11 +159,11 @@ def _choose(
 
 
 def _most_common_total(claims: Iterable[Claim], expected: int | None) -> int:
-    """Return how many devices there are, as most say: rather the expected number, or the larger."""
+    """Return how many devices there are, as most say: rather as expected, else the smaller."""
     counts = Counter(claim.num_partitions for claim in claims if claim.num_partitions)
     if not counts:
         return 0
-    return max(counts, key=lambda total: (counts[total], total == expected, total))
+    return max(counts, key=lambda total: (counts[total], total == expected, -total))
 
 
 def _wait_for_nodes(grid: Grid, least: int) -> list[int]:

@@ -84,7 +84,9 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
         else:
             told = None if run_config.get(STATE_KEY) else store.checkpoints
             client_ids = read_client_ids(grid, expected, told)
-        settings = dataclasses.replace(settings, num_clients=len(client_ids))
+        # A search has room for agents that are not there: their numbers stay theirs.
+        highest = max(client_ids.values(), default=-1) + 1 if devices and settings.search else 0
+        settings = dataclasses.replace(settings, num_clients=max(len(client_ids), highest))
         stop = str(run_config.get("stop-file") or "")
         run = _build_run(
             settings, client_ids, store, checkpoint, lambda: bool(stop and Path(stop).exists())

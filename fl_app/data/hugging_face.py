@@ -20,6 +20,8 @@ from fl_app.data.flwr_partition import HOW_TO_GET
 from fl_app.data.records import DataError, Records
 
 _CARDS = ("README.md", ".huggingface.yaml")
+# In a folder that save_to_disk wrote, and files whose columns say their types.
+_SAVED, _TYPED = ("dataset_dict.json", "state.json"), (".parquet", ".arrow")
 
 
 def read_hugging_face(
@@ -112,14 +114,31 @@ def read_own_hugging_face(
     Raises
     ------
     DataError
-        As `read_hugging_face`, and for a column of plain numbers or text without `classes`.
+        As `read_hugging_face`, and for files whose columns get their types from what is in them
+        (CSV, JSON, folders of images), for a column of plain numbers or text without `classes`, and
+        for classes of another type than the column's.
     """
     names = _choose_names(features, label)
+    _require_typed(root)
     with _open(root, download=False) as splits:
         split = _choose_split(splits, "data.train_split", train_split)
         found = _read_features(split, names)
         numbers, num_classes = _read_own_labels(split, label, classes)
     return Records(found, numbers), num_classes
+
+
+def _require_typed(root: str | None) -> None:
+    """Refuse files of which one record could change the type of a column, and so all records."""
+    folder = Path(root or "").expanduser()
+    if not root or not folder.is_dir() or any((folder / name).is_file() for name in _SAVED):
+        return
+    others = (each for each in folder.rglob("*") if each.is_file() and each.suffix not in _TYPED)
+    if any(each.name != "README.md" and not each.name.startswith(".") for each in others):
+        raise DataError(
+            f"data.root: {root!r}; for a device's own data a folder that save_to_disk wrote, or "
+            "one with nothing but parquet or arrow files, is needed: columns of others get their "
+            "types from all records"
+        )
 
 
 def _choose_names(features: str | Sequence[str], label: str) -> list[str]:
@@ -175,7 +194,7 @@ def _open(root: str | None, download: bool) -> Iterator[Mapping[str, Any]]:
 def _read_folder(folder: Path, cache: str) -> Any:
     import datasets
 
-    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+    if any((folder / name).is_file() for name in _SAVED):
         return datasets.load_from_disk(str(folder))
     for card in _CARDS:
         # A card may name files elsewhere as the set's, which the library would fetch.
@@ -305,6 +324,12 @@ def _read_own_labels(
 
     kind, values = split.features[name], _read_values(split, "data.label", name)
     if classes is not None:
+        wanted = str if getattr(kind, "dtype", "") in ("string", "large_string") else int
+        if not all(isinstance(each, wanted) for each in classes):
+            raise DataError(
+                f"data.classes: {classes!r}; labels of the type of column {name!r}, "
+                f"{wanted.__name__}"
+            )
         return _number(values, classes), len(classes)
     if not isinstance(kind, datasets.ClassLabel):
         raise DataError(

@@ -4,7 +4,6 @@ Flower's own looks for replies every 3 seconds, all in one: one that cannot be r
 with it. It also believes what a reply says of itself: whose it is, and what it answers.
 """
 
-import logging
 import time
 from collections.abc import Iterable
 
@@ -15,7 +14,6 @@ from fl_app.engines.relay import GridRelay
 from strategies.dp_fedpaq.messages import UNREADABLE
 
 POLL_SECONDS = 0.1
-_log = logging.getLogger(__name__)
 
 
 class PromptGrid(GridRelay):
@@ -52,7 +50,7 @@ class PromptGrid(GridRelay):
         """Return the reply to a request; None if there is none yet."""
         try:
             arrived = list(self.pull_messages([name]))
-        except UNREADABLE_ERRORS as error:
-            _log.warning("reply that cannot be read (%s)", type(error).__name__)
+        except UNREADABLE_ERRORS:
+            # Counted as an error of that node's; not told here, where a cohort may be secret.
             return attribute(None, request, name, UNREADABLE)
         return attribute(arrived[0], request, name, UNREADABLE) if arrived else None

@@ -41,6 +41,8 @@ from strategies.mechanisms.rng import RandomnessKind
 
 # What may differ between two evaluations of a search: not whose data they are, or how many.
 SEARCHED = ("num_rounds", "num_sampled_clients", "fraction_train", "strategy.", "model.")
+# Which code runs is said by the run alone.
+_NAMED = ("model.name", "model.path")
 # Keys of a strategy that say how well its clients are hidden: they are not for sale for accuracy.
 PRIVACY_KEYS = frozenset(
     {
@@ -95,6 +97,9 @@ class TrainingRun(Objective):
             if not key.startswith(SEARCHED):
                 allowed = ", ".join(each + ("*" if each[-1] == "." else "") for each in SEARCHED)
                 raise ConfigError(f"objective.keys.{name}", key, f"one of {allowed}")
+            if key in _NAMED:
+                rule = "no key that names a model or its code: the run names one"
+                raise ConfigError(f"objective.keys.{name}", key, rule)
             if key.startswith("strategy.") and key.split(".")[1] in PRIVACY_KEYS:
                 rule = "no key of the clients' privacy: their noise is not tuned by their accuracy"
                 raise ConfigError(f"objective.keys.{name}", key, rule)

@@ -181,6 +181,25 @@ def test_classes_of_a_table_are_never_those_that_are_found(tmp_path: Path) -> No
         load_own_dataset(replace(settings, classes=None))
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_table_whose_types_follow_from_all_records_is_refused(tmp_path: Path, kind: str) -> None:
+    """One label of another kind would make text of the column, and nothing of all others."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+    table = datasets.Dataset.from_dict({"x": [1.0, 2.0], "y": [0, 1]})
+    settings = DataSettings(
+        "hugging_face", str(tmp_path), 1.0, 0.0, features="x", label="y", classes=(0, 1)
+    )
+    table.to_parquet(str(tmp_path / "train.parquet"))
+    assert load_own_dataset(settings).train.labels.tolist() == [0, 1]
+    load_own_dataset.cache_clear()
+    getattr(table, f"to_{kind}")(str(tmp_path / f"train.{kind}"))
+    with pytest.raises(DataError, match="nothing but parquet or arrow files"):
+        load_own_dataset(settings)
+    (tmp_path / f"train.{kind}").unlink()
+    with pytest.raises(DataError, match=r"^data.classes: .* of column 'y', int"):
+        load_own_dataset(replace(settings, classes=("0", "1")))
+
+
 def test_class_names_of_a_column_are_its_classes(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")
     kinds = datasets.Features(

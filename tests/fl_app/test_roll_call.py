@@ -192,11 +192,12 @@ def test_of_two_that_claim_a_number_the_smaller_node_id_has_it(
 
 def test_most_say_how_many_there_are() -> None:
     assert devices((0, 2), (1, 3), (2, 3)) == {1: 1, 2: 2}
-    # Rather what the configuration says, and else the larger.
-    assert devices((0, 2), (1, 3), least=1) == {1: 1}
+    # Rather what the configuration says, and else the smaller.
+    assert devices((0, 2), (1, 3), least=1) == {0: 0}
     assert devices((0, 2), (1, 2), (0, 3), (2, 3), least=2) == {0: 0, 1: 1}
-    # Who does not know is no voice, and is in.
-    assert devices((0,), (1, 0), (2, 7)) == {0: 0, 1: 1, 2: 2}
+    # A device knows how many there are, and is bound by it.
+    assert devices((0,), (1, 0), (2, 7)) == {2: 2}
+    assert devices((0, 0), (0, 3), (1, 3)) == {1: 0, 2: 1}
 
 
 def test_a_run_of_so_many_clients_and_no_more() -> None:

@@ -115,6 +115,8 @@ def test_a_training_that_fails_is_a_failed_evaluation(monkeypatch: pytest.Monkey
         (RUN, {"learning_rate": "data.scale"}, "objective.keys.learning_rate: 'data.scale'"),
         (RUN, {"learning_rate": "strategy.rate"}, "objective.keys.learning_rate: 'strategy.rate'"),
         (RUN, {"learning_rate": "strategy."}, "objective.keys.learning_rate: 'strategy.'"),
+        (RUN, {"learning_rate": "model.path"}, "objective.keys.learning_rate: 'model.path'"),
+        (RUN, {"learning_rate": "model.name"}, "objective.keys.learning_rate: 'model.name'"),
         (RUN, {"rate": "strategy.learning_rate"}, "objective.keys: 'rate'; allowed: axes"),
         *(
             (RUN, {"learning_rate": f"strategy.{key}"}, "objective.keys.learning_rate: 'strategy.")

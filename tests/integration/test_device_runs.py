@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import (
     ConfigRecord,
+    Context,
     Error,
     Message,
     MetricRecord,
@@ -18,10 +19,13 @@ from flwr.app import (
 from fl_app.allow_list import ALLOWED
 from fl_app.cli import main
 from fl_app.device_state import FolderState
+from fl_app.engines.in_process import run_in_process
 from fl_app.errors import RunError
 from fl_app.run_name import read_name
+from fl_app.server_app import app as server_app
 from strategies.dp_fedpaq.messages import STATE_LOST
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
+from tests.conftest import read_outcome
 from tests.fl_app.devices import (
     ALL,
     CLIENTS,
@@ -216,6 +220,25 @@ def test_a_search_has_as_many_agents_as_its_settings_say(tmp_path: Path) -> None
     outcome = run_on_devices(tmp_path / "run", devices, *chosen)
     assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS] * ROUNDS
     assert "claims number 4, the run has 0 to 3" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_an_agent_that_is_silent_keeps_its_number(tmp_path: Path) -> None:
+    """Flower's own command names no number of clients: the devices say how many there are."""
+    devices: list[Device] = [
+        Device(tmp_path / f"{number}", number, allowed_strategies=ALL) for number in range(CLIENTS)
+    ]
+    devices[1].node_config["max-epsilon"] = "much"
+    words = (*SEARCH, "engine=deployment", "num_rounds=2", "randomness=secret")
+
+    def answer(message: Message, context: Context) -> Message:
+        return devices[int(context.node_config["partition-id"])].ask(message, 1, context.run_config)
+
+    folder = tmp_path / "run"
+    run_config = {"overrides": " ".join(words), "output-dir": str(folder)}
+    run_in_process(server_app, answer, CLIENTS, run_config)  # type: ignore[arg-type]
+    outcome = read_outcome(folder)
+    assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * 2
+    assert outcome.summary["num_clients"] == CLIENTS
 
 
 def test_when_all_devices_fail_the_run_ends(tmp_path: Path) -> None:
