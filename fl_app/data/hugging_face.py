@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fl_app.data.flwr_partition import HOW_TO_GET
 from fl_app.data.records import DataError, Records
+from fl_app.data.table_columns import choose_column, rank, read_labels, read_own_labels, read_values
 
 _CARDS = ("README.md", ".huggingface.yaml")
 # In a folder that save_to_disk wrote, and files whose columns say their types.
@@ -83,8 +84,8 @@ def read_hugging_face(
             for key, name in (("data.train_split", train_split), ("data.test_split", test_split))
         )
         train_features, test_features = (_read_features(split, names) for split in (train, test))
-        train_labels, test_labels, num_classes = _read_labels(train, test, label, classes)
-        groups = None if group is None else _read_values(train, "data.group", group)
+        train_labels, test_labels, num_classes = read_labels(train, test, label, classes)
+        groups = None if group is None else read_values(train, "data.group", group)
     if train_features.shape[1:] != test_features.shape[1:]:
         raise DataError(
             f"data.features: shape {test_features.shape[1:]} in data.test_split={test_split}; the "
@@ -94,7 +95,7 @@ def read_hugging_face(
         Records(train_features, train_labels),
         Records(test_features, test_labels),
         num_classes,
-        None if groups is None else _rank(groups)[0],
+        None if groups is None else rank(groups)[0],
     )
 
 
@@ -123,7 +124,7 @@ def read_own_hugging_face(
     with _open(root, download=False) as splits:
         split = _choose_split(splits, "data.train_split", train_split)
         found = _read_features(split, names)
-        numbers, num_classes = _read_own_labels(split, label, classes)
+        numbers, num_classes = read_own_labels(split, label, classes)
     return Records(found, numbers), num_classes
 
 
@@ -225,20 +226,10 @@ def _choose_split(splits: Mapping[str, Any], key: str, name: str) -> Any:
     return splits[name]
 
 
-def _choose_column(split: Any, key: str, name: str) -> Any:
-    """Return a column's Arrow data; missing values are refused."""
-    if name not in split.column_names:
-        raise DataError(f"{key}: {name!r}; the columns are {', '.join(split.column_names)}")
-    column = split.with_format("arrow")[:][name]
-    if column.null_count:
-        raise DataError(f"{key}: {name!r}; {column.null_count} values are missing, give each one")
-    return column
-
-
 def _read_features(split: Any, names: list[str]) -> NDArray[np.float32]:
     import datasets
 
-    columns = [_choose_column(split, "data.features", name) for name in names]
+    columns = [choose_column(split, "data.features", name) for name in names]
     if len(names) == 1 and isinstance(split.features[names[0]], datasets.Image):
         return _read_images(columns[0].to_pylist(), names[0])
     with np.errstate(over="ignore"):  # what overflows float32 is refused as not finite
@@ -285,80 +276,6 @@ def _decode(cell: dict[str, Any], name: str) -> NDArray[Any]:
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"data.features: {name!r}; {_one_line(error)}") from error
     return pixels[None] if gray else pixels.transpose(2, 0, 1)
-
-
-def _read_labels(
-    train: Any, test: Any, name: str, classes: Sequence[str | int] | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    import datasets
-
-    key = "data.label"
-    of_train, of_test = (_read_values(split, key, name) for split in (train, test))
-    kinds = [split.features[name] for split in (train, test)]
-    if isinstance(kinds[0], datasets.ClassLabel):
-        if kinds[0] != kinds[1]:
-            raise DataError(f"{key}: {name!r}; the same class names in both splits are needed")
-        num_classes = int(kinds[0].num_classes)
-        found = np.concatenate([of_train, of_test])
-        if found.min() < 0 or found.max() >= num_classes:
-            raise DataError(f"{key}: {name!r}; a label in [0, {num_classes}) is needed for each")
-        labels = found
-    elif classes is not None:
-        labels, num_classes = _number(np.concatenate([of_train, of_test]), classes), len(classes)
-        if labels.max() >= num_classes:
-            raise DataError(f"{key}: {name!r}; one of data.classes is needed for each record")
-    else:
-        if of_train.dtype.kind != of_test.dtype.kind:
-            raise DataError(f"{key}: {name!r}; the same type in both splits is needed")
-        labels, num_classes = _rank(np.concatenate([of_train, of_test]))
-    if num_classes < 2:
-        raise DataError(f"{key}: {name!r}; at least two different labels are needed")
-    parts = np.split(labels.astype(np.int64), [len(of_train)])
-    return parts[0], parts[1], num_classes
-
-
-def _read_own_labels(
-    split: Any, name: str, classes: Sequence[str | int] | None
-) -> tuple[NDArray[np.int64], int]:
-    import datasets
-
-    kind, values = split.features[name], _read_values(split, "data.label", name)
-    if classes is not None:
-        wanted = str if getattr(kind, "dtype", "") in ("string", "large_string") else int
-        if not all(isinstance(each, wanted) for each in classes):
-            raise DataError(
-                f"data.classes: {classes!r}; labels of the type of column {name!r}, "
-                f"{wanted.__name__}"
-            )
-        return _number(values, classes), len(classes)
-    if not isinstance(kind, datasets.ClassLabel):
-        raise DataError(
-            f"data.classes: null; {name} has no class names of its own: all labels are needed, in "
-            "the order of their numbers"
-        )
-    count = int(kind.num_classes)
-    return np.where((values < 0) | (values >= count), count, values).astype(np.int64), count
-
-
-def _number(values: NDArray[Any], classes: Sequence[str | int]) -> NDArray[np.int64]:
-    """Return each value's place among the classes; their number for one that is none of them."""
-    places = {each: place for place, each in enumerate(classes)}
-    return np.array([places.get(each, len(places)) for each in values.tolist()], dtype=np.int64)
-
-
-def _read_values(split: Any, key: str, name: str) -> NDArray[Any]:
-    """Read a column of integers, truth values or text."""
-    column = _choose_column(split, key, name)
-    values = np.array(column.to_pylist())
-    if values.ndim != 1 or values.dtype.kind not in "biuU":
-        raise DataError(f"{key}: {name!r}; integers or text are needed, not {column.type}")
-    return values.astype(np.int64) if values.dtype.kind in "biu" else values
-
-
-def _rank(values: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
-    """Return each value's number in the sorted order of the different ones, and their count."""
-    different, ranks = np.unique(values, return_inverse=True)
-    return ranks.astype(np.int64), len(different)
 
 
 def _one_line(error: BaseException) -> str:
