@@ -18,19 +18,13 @@ from fl_app.device_ledger import (
 )
 from fl_app.device_policy import DevicePolicy, PolicyRefusal
 from fl_app.device_spending import spend_by_run
-from fl_app.device_state import FolderState
 from strategies.device_state import LedgerEntry
 from strategies.dp_fedpaq import DpFedPaqParameters
 from strategies.mechanisms.accounting import GaussianReleases, bound_epsilon
 from strategies.mechanisms.exchange import exchange_epsilon
 from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust
+from tests.fl_app.charges import HALF, ROW, charge
 
-ROW = (
-    '{"noise_multiplier": 3.0, "num_releases": 2, "unit": "record", '
-    '"neighboring_relation": "replace_one", "sampling": "fixed", "sample_rate": 0.25, '
-    '"delta": 1e-05}'
-)
-HALF = ROW.replace("0.25", "0.5")
 BARE = '{"noise_multiplier": 0.0}'
 SPARSE = ROW.replace('"delta"', '"failure": 1e-09, "delta"')
 
@@ -39,13 +33,6 @@ SPARSE = ROW.replace('"delta"', '"failure": 1e-09, "delta"')
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "state").mkdir(mode=0o700)
     return tmp_path / "state"
-
-
-def charge(state: FolderState, rounds: int, text: str = ROW, method: str = "dp_fedpaq") -> None:
-    for server_round in range(1, rounds + 1):
-        entry = LedgerEntry(method, server_round, server_round, releases=text)
-        state.write_entry(entry)
-        state.write_entry(replace(entry, reply=b"upload"))
 
 
 def rows(*texts: str, run: str = "7", client: int = 1, method: str = "m") -> list[Release]:

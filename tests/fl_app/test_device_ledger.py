@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,26 +24,13 @@ from fl_app.device_ledger import (
 from fl_app.device_state import STATE_FILE, FolderState, connect_state
 from fl_app.errors import RunError
 from strategies.device_state import LedgerEntry
-
-ROW = (
-    '{"noise_multiplier": 3.0, "num_releases": 2, "unit": "record", '
-    '"neighboring_relation": "replace_one", "sampling": "fixed", "sample_rate": 0.25, '
-    '"delta": 1e-05}'
-)
-HALF = ROW.replace("0.25", "0.5")
+from tests.fl_app.charges import HALF, ROW, charge
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "state").mkdir(mode=0o700)
     return tmp_path / "state"
-
-
-def charge(state: FolderState, rounds: int, text: str = ROW, method: str = "dp_fedpaq") -> None:
-    for server_round in range(1, rounds + 1):
-        entry = LedgerEntry(method, server_round, server_round, releases=text)
-        state.write_entry(entry)
-        state.write_entry(replace(entry, reply=b"upload"))
 
 
 def test_one_row_a_charge_and_none_for_another_write(folder: Path) -> None:
