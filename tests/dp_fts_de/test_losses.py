@@ -22,7 +22,7 @@ from tests.dp_fts_de.agents import (
     make_request,
     objective,
 )
-from tests.dp_fts_de.test_server import Run
+from tests.dp_fts_de.searches import Run
 
 
 class LossyGrid(RecordingGrid):

@@ -11,7 +11,7 @@ from strategies.dp_fts_de.algorithm import build_features, clip_vector, draw_vec
 from strategies.dp_fts_de.messages import parse_reply
 from strategies.mechanisms.random_features import RandomFeatures
 from strategies.mechanisms.rng import SeededStream
-from tests.dp_fts_de.test_server import Run
+from tests.dp_fts_de.searches import Run
 
 Floats = np.ndarray
 TICKS = np.arange(101) / 100
