@@ -18,7 +18,7 @@ from fl_app.errors import ConfigError, RunError
 from strategies.device_state import LedgerEntry, Observation
 
 STATE_FILE = "devices.sqlite"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # How long a writer waits for the others, each of which needs far below a millisecond.
 BUSY_SECONDS = 30.0
 
@@ -30,7 +30,7 @@ CREATE TABLE ledger (
     run TEXT NOT NULL, client INTEGER NOT NULL, method TEXT NOT NULL,
     last_round INTEGER NOT NULL, participations INTEGER NOT NULL, terms TEXT NOT NULL,
     request TEXT NOT NULL, reply BLOB NOT NULL, releases TEXT NOT NULL,
-    PRIMARY KEY (run, client, method)
+    last_attempt INTEGER NOT NULL, PRIMARY KEY (run, client, method)
 );
 CREATE TABLE keys (
     run TEXT NOT NULL, client INTEGER NOT NULL, name TEXT NOT NULL, key BLOB NOT NULL,
@@ -66,9 +66,9 @@ BEGIN SELECT RAISE(ABORT, 'a release stays in the ledger'); END;
 CREATE TRIGGER never_changed BEFORE UPDATE ON releases
 BEGIN SELECT RAISE(ABORT, 'a release stays in the ledger'); END;
 """
-_VALUES = "last_round, participations, terms, request, reply, releases"
+_VALUES = "last_round, participations, terms, request, reply, releases, last_attempt"
 _WRITE_ENTRY = (
-    f"INSERT INTO ledger (run, client, method, {_VALUES}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"INSERT INTO ledger (run, client, method, {_VALUES}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run, client, method) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _VALUES.split(", "))
 )

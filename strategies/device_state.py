@@ -27,6 +27,8 @@ class LedgerEntry:
         The last round's upload, to be sent again unchanged; empty while there is none.
     releases : str
         What was released, for the accountant (JSON); empty before the first upload.
+    last_attempt : int
+        The latest attempt of the last round that was charged, from 1; 0 where rounds have one only.
     """
 
     method: str
@@ -36,6 +38,7 @@ class LedgerEntry:
     request: str = ""
     reply: bytes = field(default=b"", repr=False)
     releases: str = ""
+    last_attempt: int = 0
 
 
 @dataclass(frozen=True)

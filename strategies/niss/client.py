@@ -135,9 +135,9 @@ def _register(client: Participant, entry: LedgerEntry) -> Message:
 
 def _say_ready(client: Participant, entry: LedgerEntry) -> Message:
     parameters = client.parameters
-    if client.is_past():
+    if client.is_past(entry):
         return client.refuse("round already answered")
-    if not client.is_repeat() and entry.participations >= parameters.update.num_participations:
+    if not client.is_repeat(entry) and entry.participations >= parameters.update.num_participations:
         return ineligible_reply(client.message)
     try:
         records = client.num_records()

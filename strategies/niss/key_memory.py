@@ -11,7 +11,7 @@ from strategies.niss.peers import NONCE_BYTES, pack_cards, unpack_cards
 
 KEY_BYTES = 32
 _EXCHANGE, _IDENTITY, _TAG = "niss.exchange", "niss.identity", "niss.run-tag"
-_CARDS, _PENDING, _USED = "niss.cards", "niss.pending", "niss.used"
+_CARDS, _PENDING = "niss.cards", "niss.pending"
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,9 @@ class KeyMemory:
         data = self._state.read_key(_PENDING)
         return None if data is None else (*_unpack(data[:16]), data[16:])
 
-    def last_used(self) -> tuple[int, int]:
-        """Return the latest round and attempt whose keys were used; (0, 0) before the first."""
-        data = self._state.read_key(_USED)
-        return (0, 0) if data is None else _unpack(data)
-
     def use_up(self) -> None:
         """Give up the pending nonce, before anything is computed from it, whatever crashes."""
-        pending = self.pending()
-        assert pending is not None
-        # In this order: after a crash in between, the attempt begins anew with a fresh nonce, and
-        # is charged.
         self._state.delete_key(_PENDING)
-        # A seeded run that goes on computes its last round again: the latest attempt stays used.
-        self._state.write_key(_USED, _pack(*max(pending[:2], self.last_used())))
 
     def has_forgotten(self) -> bool:
         """Return whether there is no private exchange key: never drawn, or forgotten."""

@@ -1,11 +1,12 @@
 """A client while it answers one request: what it was asked, who it is, what it remembers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import Message
 
-from strategies.device_state import DeviceState
+from strategies.device_state import DeviceState, LedgerEntry
 from strategies.dp_fedpaq.client import LocalUpdate
 from strategies.dp_fedpaq.messages import REFUSED, error_reply
 from strategies.mechanisms.key_agreement import PublicCard, sign_card
@@ -66,17 +67,31 @@ class Participant:
         """Round and attempt of the request."""
         return self.request.server_round, self.request.attempt
 
-    def is_past(self) -> bool:
-        """Return whether the keys of the request's attempt are used up, or those of a later one.
+    def is_past(self, entry: LedgerEntry) -> bool:
+        """Return whether the request's attempt was charged, or a later one.
 
         A seeded run computes its last round again: nothing of it is a release.
         """
-        used = self.keys.last_used()
-        return self.asked <= used if self.is_secret else self.asked[0] < used[0]
+        if self.is_secret:
+            return self.is_repeat(entry)
+        return self.asked[0] < entry.last_round
 
-    def is_repeat(self) -> bool:
-        """Return whether the attempt was answered before: it is not charged again (seeded)."""
-        return self.asked <= self.keys.last_used()
+    def is_repeat(self, entry: LedgerEntry) -> bool:
+        """Return whether the attempt was charged before: it is not charged again (seeded)."""
+        return self.asked <= _charged(entry)
+
+    def charge(self, entry: LedgerEntry, **changes: Any) -> LedgerEntry:
+        """Return the entry with the request's attempt charged, once, whatever is repeated."""
+        # A seeded run that goes on computes its last round again: the latest attempt stays.
+        last_round, last_attempt = max(self.asked, _charged(entry))
+        participations = entry.participations + (not self.is_repeat(entry))
+        return replace(
+            entry,
+            last_round=last_round,
+            last_attempt=last_attempt,
+            participations=participations,
+            **changes,
+        )
 
     def run_tag(self) -> bytes:
         """Return what the run's keys are bound to."""
@@ -90,3 +105,7 @@ class Participant:
     def refuse(self, reason: str) -> Message:
         """Return a refusal; `reason` is a fixed sentence."""
         return error_reply(self.message, REFUSED, reason)
+
+
+def _charged(entry: LedgerEntry) -> tuple[int, int]:
+    return entry.last_round, entry.last_attempt

@@ -69,10 +69,9 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     if client.is_secret and entry.reply and asked == entry.request:
         return upload_reply(client.message, entry.reply, None, False, UPLOAD_TYPE)
     pending = client.keys.pending()
-    if pending is None or pending[:2] != client.asked or client.is_past():
+    if pending is None or pending[:2] != client.asked or client.is_past(entry):
         return client.refuse("not ready for this round, or already answered")
-    again = client.is_repeat()
-    if not again and entry.participations >= parameters.update.num_participations:
+    if not client.is_repeat(entry) and entry.participations >= parameters.update.num_participations:
         return ineligible_reply(client.message)
     try:
         card = client.card()
@@ -89,12 +88,11 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     except Exception:
         _log.exception("data could not be read, or has no noise that meets the target")
         return error_reply(client.message, FAILED, "data could not be read")
-    # From here on neither the nonce nor the participation can be had again.
+    # From here on neither the nonce nor the participation can be had again. In this order: after a
+    # crash in between, the attempt begins anew with a fresh nonce.
     client.keys.use_up()
-    entry = replace(
+    entry = client.charge(
         entry,
-        last_round=request.server_round,
-        participations=entry.participations + (not again),
         request=asked,
         reply=b"",
         releases=_describe_releases(parameters, noise_multiplier, records),

@@ -142,7 +142,7 @@ class TestFolderState(StateBehaviour):
         (mode,) = state._connection.execute("PRAGMA journal_mode").fetchone()
         assert (level, mode) == ({"FULL": 2, "OFF": 0}[synchronous], "wal")
 
-    @pytest.mark.parametrize("version", [3, 1, None])
+    @pytest.mark.parametrize("version", [4, 2, None])
     def test_an_unknown_version_is_refused(self, tmp_path: Path, version: int | None) -> None:
         self.make(tmp_path, 1)
         file = tmp_path / "state" / "devices.sqlite"
@@ -153,7 +153,7 @@ class TestFolderState(StateBehaviour):
             connection.execute("INSERT INTO meta VALUES (?)", (version,))
         connection.commit()
         connection.close()
-        with pytest.raises(ConfigError, match=r"format_version: \w+; allowed: 2 \(.*\.sqlite\)"):
+        with pytest.raises(ConfigError, match=r"format_version: \w+; allowed: 3 \(.*\.sqlite\)"):
             self.make(tmp_path, 1)
         with pytest.raises(ConfigError, match="format_version"):
             list_entries(tmp_path / "state")

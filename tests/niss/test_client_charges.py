@@ -256,6 +256,41 @@ def test_no_crash_makes_a_client_use_a_key_twice_or_forget_a_charge(
     assert at > 10
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_a_seeded_run_that_died_anywhere_is_charged_as_one_that_did_not(after: bool) -> None:
+    """Killed at each write in turn; its last round begins anew, from the first attempt."""
+    schedule = ((1, 1), (2, 1), (2, 2), (3, 1))
+
+    def play(at: int) -> tuple[LedgerEntry, list[bytes], int]:
+        server = make_server(randomness="seeded", num_participations=4)
+        server.register()
+        context = Context(1, 0, {"partition-id": 0}, RecordDict(), {})
+        frail = Frail(ContextState(context), at, after=after)
+        device = Device(0, server.devices[0].update, state=frail)  # type: ignore[arg-type]
+        server.devices[0] = device
+
+        def attempt(asked: tuple[int, int]) -> bytes:
+            device.answer(server.request(REGISTER, *asked))
+            server.ask_ready(*asked)
+            reply = server.ask_upload(0, server_round=asked[0], attempt=asked[1])
+            return reply.content["arrays"]["update"].data
+
+        uploads: list[bytes] = []
+        while len(uploads) < len(schedule):
+            begun = [each for each in schedule if each[0] < schedule[len(uploads)][0]]
+            try:
+                uploads.append(attempt(schedule[len(uploads)]))
+            except CrashError:
+                del uploads[len(begun) :]
+        return device.state.read_entry("niss"), uploads, frail.writes
+
+    expected, uploads, writes = play(0)
+    assert expected.participations == len(schedule)
+    assert writes > 3 * len(schedule)
+    for at in range(1, writes + 1):
+        assert play(at)[:2] == (expected, uploads), at
+
+
 def test_what_a_write_cannot_keep_ends_the_request() -> None:
     """An exception of the memory reaches the application, which has an answer for it."""
     server = make_server()

@@ -64,8 +64,7 @@ def test_a_twin_that_uses_a_nonce_twice_is_caught(
         server.ask_upload(number)
     target = server.devices[0]
     target.state.write_key("niss.pending", _pending(1, 1, server.nonces[0]))
-    target.state.delete_key("niss.used")
-    target.state.write_entry(replace(target.entry, request=""))
+    target.state.write_entry(replace(target.entry, last_round=0, last_attempt=0, request=""))
     assert not server.ask_upload(0, model=np.full(SIZE, 1e-9)).has_error()
     assert len(wiretap.uploads) == MEMBERS + 1
     result = judge(wiretap, server)
