@@ -6,20 +6,24 @@ grid on its SuperNode (``python -m fl_app.supernode``). Each reply says how long
 been there when it answered, by the system's clock; a round's wait is the server's time from sending
 to the last reply, less the longest of these.
 
-    python -m bench.deployment_latency --output bench/results/deployment_latency.json
+`python -m bench.deployment_latency` measures and writes bench/results/deployment_latency.json;
+--table prints it.
 """
 
 import argparse
+import datetime
 import json
-import platform
 import statistics
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tests.deployment.federation import CONNECTION, Federation
+if TYPE_CHECKING:
+    from tests.deployment.federation import Federation
 
+RESULTS = Path(__file__).parent / "results" / "deployment_latency.json"
 DEVICES = 5
 APP = """
 import json, os, time
@@ -94,8 +98,10 @@ out = ""
 """
 
 
-def measure(federation: Federation, folder: Path, rounds: int, prompt: bool) -> dict:
+def measure(federation: "Federation", folder: Path, rounds: int, prompt: bool) -> dict:
     """Run one arm; the first round, in which devices unpack the app, is left out."""
+    from tests.deployment.federation import CONNECTION
+
     out = folder / f"rows_{prompt}.json"
     config = f'prompt={str(prompt).lower()} rounds={rounds + 1} out="{out}"'
     words = ["run", str(folder), CONNECTION, "--run-config", config, "--stream"]
@@ -114,13 +120,13 @@ def measure(federation: Federation, folder: Path, rounds: int, prompt: bool) -> 
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+def measure_arms(rounds: int) -> dict[str, Any]:
+    """Return both arms' rounds and their ratios."""
+    from fl_app.run_store import list_versions
+    from tests.deployment.federation import Federation
+
     federation = Federation()
-    arms = {}
+    arms: dict[str, dict[str, Any]] = {}
     try:
         federation.start_superlink()
         with tempfile.TemporaryDirectory(prefix="latency-") as name:
@@ -138,24 +144,46 @@ def main() -> None:
                     else:
                         federation.start_device(device)
                 federation.wait_for_devices(DEVICES)
-                arms[arm] = measure(federation, folder, given.rounds, arm == "fl_app")
+                arms[arm] = measure(federation, folder, rounds, arm == "fl_app")
                 for device in federation.devices:
                     federation.kill_device(device)
                 federation.wait_for_devices(0)
     finally:
         federation.close()
-    result = {
-        "devices": DEVICES,
-        "python": platform.python_version(),
-        **arms,
-        "wait_ratio": arms["fl_app"]["wait_seconds_median"] / arms["flower"]["wait_seconds_median"],
-        "round_ratio": arms["fl_app"]["round_seconds_median"]
-        / arms["flower"]["round_seconds_median"],
+    ratios = {
+        f"{kind}_ratio": arms["fl_app"][f"{kind}_seconds_median"]
+        / arms["flower"][f"{kind}_seconds_median"]
+        for kind in ("wait", "round")
     }
-    text = json.dumps(result, indent=1) + "\n"
-    if given.output:
-        given.output.write_text(text)
-    sys.stdout.write(text)
+    return {
+        "format_version": 1,
+        "command": "python -m bench.deployment_latency",
+        "seeds": [],
+        "devices": DEVICES,
+        "versions": list_versions(),
+        "date": datetime.date.today().isoformat(),
+        **arms,
+        **ratios,
+    }
+
+
+def print_table(results: dict[str, Any]) -> None:
+    names = ("seconds of a round", "of these beyond the slowest device's own process")
+    print("| median | Flower's | this | ratio |\n|---|---|---|---|")
+    for name, kind in zip(names, ("round", "wait"), strict=True):
+        both = [results[arm][f"{kind}_seconds_median"] for arm in ("flower", "fl_app")]
+        cells = [*(f"{seconds:.1f}" for seconds in both), f"{results[f'{kind}_ratio']:.2f}"]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--table", action="store_true", help="print the table of the last run")
+    given = parser.parse_args()
+    if not given.table:
+        RESULTS.write_text(json.dumps(measure_arms(given.rounds), indent=1) + "\n")
+    print_table(json.loads(RESULTS.read_text()))
 
 
 if __name__ == "__main__":

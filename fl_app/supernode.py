@@ -45,6 +45,7 @@ def run_supernode() -> NoReturn:
 def main() -> None:
     """Run the SuperNode with the arguments of the command line."""
     shorten_waits()
+    warm_worker.shorten_pulls()
     start_worker()
     run_supernode()
 

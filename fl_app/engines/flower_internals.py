@@ -1,8 +1,8 @@
 """The few private parts of Flower that an in-process grid needs, in one place.
 
 Flower has no public way to run its apps without a SuperLink: messages get their ids and the process
-its identity from private attributes. This file holds every touch of them and refuses a Flower
-version that it was not written for.
+its identity from private attributes. This file holds every touch of them (but one, in
+`fl_app.warm_worker`) and refuses a Flower version that it was not written for.
 """
 
 import itertools

@@ -1,5 +1,7 @@
 """The grid of devices: every reply is noticed, nothing is waited for in vain."""
 
+import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -75,6 +77,47 @@ def test_what_has_come_is_returned_when_the_time_is_over() -> None:
     assert len(ask(PromptGrid(SlowGrid(lost=1)), 0.3)) == 3
     # Even if there is no time at all, what is there already counts.
     assert len(ask(PromptGrid(SlowGrid(lost=1)), 0.0)) == 1
+
+
+class HeldGrid(SlowGrid):
+    """The replies of some nodes stop in the middle until they are let go."""
+
+    def __init__(self, held: set[int]) -> None:
+        super().__init__()
+        self._held = held
+        self.let_go = threading.Event()
+        self.num_held = 0
+
+    def pull_messages(self, message_ids):
+        (name,) = message_ids
+        if self._names.index(name) in self._held:
+            self.num_held += 1
+            if not self.let_go.wait(60):
+                raise AssertionError
+        return super().pull_messages([name])
+
+
+@pytest.mark.parametrize("held", [{0}, {0, 1, 3}, {0, 1, 2, 3}])
+def test_a_reply_that_stops_in_the_middle_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, held: set[int]
+) -> None:
+    monkeypatch.setattr(prompt_grid, "HOLD_SECONDS", 0.01)
+    slow = HeldGrid(held)
+    begin = time.monotonic()
+    try:
+        replies = ask(PromptGrid(slow), 1.0)
+        assert time.monotonic() - begin < 30
+    finally:
+        slow.let_go.set()
+    assert len(replies) == 4 - len(held)
+    assert slow.num_held == len(held)  # one look each: it is not begun again
+
+
+def test_it_counts_when_its_rest_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_grid, "HOLD_SECONDS", 0.01)
+    slow = HeldGrid({0, 2})
+    threading.Timer(0.3, slow.let_go.set).start()
+    assert len(ask(PromptGrid(slow), 60.0)) == 4
 
 
 NODES = list(SlowGrid().get_node_ids())

@@ -1,12 +1,17 @@
 """A SuperNode looks soon after it was busy, and less often the longer it is idle."""
 
 import re
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from flwr.app import ConfigRecord
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 
 from fl_app.engines import flower_internals
 from fl_app.engines.flower_internals import ShortWaits, shorten_waits
+from fl_app.warm_worker import shorten_pulls
 
 
 class Clock:
@@ -63,3 +68,42 @@ def test_flower_s_loop_sleeps_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing else of the module is used there, and the idle wait is the one that is known.
     assert set(re.findall(r"\btime\.(\w+)", source)) == {"sleep"}
     assert "time.sleep(3)" in source
+
+
+def test_parts_of_a_message_are_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+
+    slept: list[float] = []
+
+    class Recorded(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            slept.append(timeout or 0.0)
+            return False
+
+    def pull(_: str) -> bytes:
+        if len(slept) < 12:
+            raise ObjectUnavailableError("object")
+        return part.deflate()
+
+    part = ConfigRecord({"a": 1})
+    for function in (
+        *(inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree),
+    ):
+        monkeypatch.setattr(function, "__kwdefaults__", dict(function.__kwdefaults__))
+    shorten_pulls()
+    shorten_pulls()
+    monkeypatch.setattr(inflatable_utils, "random", SimpleNamespace(uniform=lambda *_: 0.0))
+    monkeypatch.setattr(
+        inflatable_utils, "threading", SimpleNamespace(Event=Recorded, Lock=threading.Lock)
+    )
+    expected = [0.05 * 2**k for k in range(8)] + [10.0] * 4
+    assert inflatable_utils.pull_objects(["object"], pull)
+    assert slept == pytest.approx(expected)
+    slept.clear()
+    tree = get_object_tree(part)
+    got = inflatable_utils.pull_and_inflate_object_from_tree(
+        tree, pull, lambda _: None, return_type=ConfigRecord
+    )
+    assert got == part
+    assert slept == pytest.approx(expected)

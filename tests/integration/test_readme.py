@@ -12,6 +12,7 @@ import pytest
 
 from bench import (
     accuracy,
+    deployment_latency,
     mechanisms,
     niss_accuracy,
     niss_round,
@@ -52,7 +53,10 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
     assert not np.allclose(before, namespace["net"].weight.detach())  # type: ignore[attr-defined]
 
 
-BENCHES = [accuracy, mechanisms, niss_accuracy, niss_round, niss_table, published, sweeps]
+BENCHES = [
+    *(accuracy, deployment_latency, mechanisms, niss_accuracy, niss_round, niss_table, published),
+    sweeps,
+]
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda module: module.__name__)
