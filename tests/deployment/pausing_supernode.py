@@ -4,9 +4,9 @@ It also writes down each upload that leaves it, and how many the ledger held at 
 
 ``python pausing_supernode.py FOLDER POINT ARGUMENT ...`` is ``flower-supernode ARGUMENT ...`` but
 for the pause. Points: ``before`` the app sees the request, ``after`` the app has answered (what it
-keeps is written, nothing is sent), ``sent`` (the reply has left the SuperNode). At the point, the
-file ``reached`` appears in FOLDER, and all waits for the file ``go on``. It happens once. At any
-other point than these, never.
+keeps is written, nothing is sent), ``sending`` (the reply is announced, its array is not there
+yet), ``sent`` (the reply has left the SuperNode). At the point, the file ``reached`` appears in
+FOLDER, and all waits for the file ``go on``. It happens once. At any other point, never.
 
 The file ``traffic`` in FOLDER has a line for each upload, written before it is sent: the round, the
 SHA-256 of what is sent, and the number of releases in the ledger.
@@ -78,6 +78,8 @@ def watch_sending(folder: Path, point: str, ledger: Path) -> None:
             if get_object_type_from_object_content(content) == "ArrayChunk":
                 with (folder / TRAFFIC).open("a") as file:
                     file.write(f"{group} {name} {len(list_releases(ledger))}\n")
+                if group and point == "sending":
+                    pause(folder)
             options["push_object"](run, session, name, content)
 
         push_messages(state=state, **{**options, "send": send, "push_object": push_object})

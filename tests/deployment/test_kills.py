@@ -5,6 +5,7 @@ FL_APP_ALL_KILLS=1 python -m pytest -m slow tests/deployment/test_kills.py runs 
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,28 @@ def watched(pair: Federation, tmp_path_factory: pytest.TempPathFactory) -> list[
     found = [Watched(pair, each, folder / each.folder.name) for each in pair.devices]
     found[0].restart()
     return found
+
+
+def test_a_reply_that_stops_half_way_does_not_outlast_the_round(
+    pair: Federation, watched: list[Watched], tmp_path: Path
+) -> None:
+    """Its device is killed while it sends; the SuperLink has announced the reply to the server."""
+    folder, (other, device) = tmp_path / "run", watched
+    other.begin()
+    device.begin()
+    pause = device.restart("sending")
+    begin = time.monotonic()
+    launcher = pair.start_run(*SETTINGS, "round_timeout=30", folder=folder)
+    pair.wait_until((pause / "reached").exists, "the device is at the point")
+    device.restart()
+    code, output, errors = pair.finish(launcher)
+    assert code == 0, output + errors + pair.describe()
+    # Flower's own grid waits for the rest for three minutes.
+    assert time.monotonic() - begin < 150
+    rows = read_outcome(folder).rows
+    assert [row["num_replies"] for row in rows] == [0, 1, 2, 2]
+    device.check_ledger(2, crashes=1)
+    other.check_ledger(3, crashes=0)
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -1,5 +1,6 @@
 """A simulation on a Ray cluster that is there already, of two nodes on this machine."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -44,9 +45,13 @@ class Cluster:
         common = [f"--node-ip-address={host}", "--num-cpus=1", "--block", "--disable-usage-stats"]
         head = ["--head", f"--port={port}", f"--temp-dir={self.folder}"]
         self.processes = [self._start(*head, "--include-dashboard=false", *common)]
-        self._wait_for(1)
-        self.processes.append(self._start(f"--address={self.address}", *common))
-        self._wait_for(2)
+        try:
+            self._wait_for(1)
+            self.processes.append(self._start(f"--address={self.address}", *common))
+            self._wait_for(2)
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
@@ -60,12 +65,19 @@ class Cluster:
 
     def cpus(self) -> list[float]:
         words = [sys.executable, "-c", COUNT, self.address]
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True)
+        try:
+            done = subprocess.run(
+                words, env=self.environment, capture_output=True, text=True, timeout=60
+            )
+        except subprocess.TimeoutExpired:
+            return []
         return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else []
 
     def _wait_for(self, count: int) -> None:
         deadline = time.monotonic() + PATIENCE
         while len(self.cpus()) != count:
+            if any(process.poll() is not None for process in self.processes):
+                raise ChildProcessError  # its port was taken meanwhile
             assert time.monotonic() < deadline, f"no cluster of {count} nodes"
             time.sleep(0.5)
 
@@ -83,7 +95,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
+    for _ in range(3):
+        with contextlib.suppress(ChildProcessError):
+            cluster = Cluster()
+            break
+    else:
+        raise AssertionError("no cluster")
     yield cluster
     cluster.close()
 

@@ -40,10 +40,13 @@ def test_one_row_a_charge_and_none_for_another_write(folder: Path) -> None:
         assert list_releases(folder) == []
         charge(state, 2)
         charge(state, 1, HALF, "niss")
+        # Not each round asks this device.
+        state.write_entry(LedgerEntry("niss", 9, 2, "agreed", releases=HALF))
     assert list_releases(folder) == [
         Release("7", 1, "dp_fedpaq", 1, ROW),
         Release("7", 1, "dp_fedpaq", 2, ROW),
         Release("7", 1, "niss", 1, HALF),
+        Release("7", 1, "niss", 9, HALF),
     ]
 
 
@@ -98,6 +101,17 @@ def test_keys_go_with_the_next_run_s_first_request(folder: Path) -> None:
         note_request(folder, "5", 1, 3 * IDLE_SECONDS)
     for name in os.listdir(folder):
         assert b"\xa5" * 32 not in (folder / name).read_bytes()
+
+
+def test_a_run_that_is_over_for_one_number_of_a_device_goes_on_for_another(folder: Path) -> None:
+    with lock_device(folder):
+        kept = [FolderState(folder, "1", client) for client in (1, 2)]
+        for client, state in zip((1, 2), kept, strict=True):
+            note_request(folder, "1", client, 9.0)
+            state.write_key("niss.exchange", b"\xa5" * 32)
+        note_end(folder, "1", 1)
+        note_request(folder, "2", 1, 10.0)
+    assert [state.read_key("niss.exchange") is None for state in kept] == [True, False]
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "OFF"])
