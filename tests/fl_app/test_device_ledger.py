@@ -103,6 +103,14 @@ def test_keys_go_with_the_next_run_s_first_request(folder: Path) -> None:
         assert b"\xa5" * 32 not in (folder / name).read_bytes()
 
 
+def test_a_run_that_lasts_longer_than_idle_ones_are_kept_goes_on(folder: Path) -> None:
+    with lock_device(folder):
+        long = keep_key(folder, "1", 0.0)
+        note_request(folder, "1", 1, IDLE_SECONDS - 1.0)
+        note_request(folder, "2", 1, IDLE_SECONDS + 1.0)
+        assert long.read_key("niss.exchange") is not None
+
+
 def test_a_run_that_is_over_for_one_number_of_a_device_goes_on_for_another(folder: Path) -> None:
     with lock_device(folder):
         kept = [FolderState(folder, "1", client) for client in (1, 2)]
