@@ -71,6 +71,8 @@ METHODS: dict[str, list[str]] = {
     ORACLE: ["strategy=dp_fts_de", "strategy.control=oracle"],
 }
 SHOWN = (5, 10, 20, 60)
+# Seeds below which nothing is shown: the interval would say little.
+FEWEST = 10
 
 
 # What is not private is the same whatever the epsilon.
@@ -143,7 +145,7 @@ def compare(
         for seed in [*SEEDS, *EARLY_SEEDS]
         if (OURS, seed) in found and (other, seed) in found
     ]
-    return (*interval(pairs), len(pairs)) if len(pairs) > 1 else None
+    return (*interval(pairs), len(pairs)) if len(pairs) >= FEWEST else None
 
 
 def find_range(setting: list[str]) -> float:
