@@ -23,6 +23,7 @@ from fl_app.config import (
     sweeps_by_itself,
 )
 from fl_app.errors import ConfigError, RunError
+from fl_app.named_code import name_again
 from fl_app.run_inputs import check_data, fill_num_clients, with_absolute_paths
 
 if TYPE_CHECKING:
@@ -140,9 +141,10 @@ def run_jobs(words: list[str], debug: bool) -> int:
     ) -> None:
         run = None
         try:
-            run = execute(read_settings(), folder, show_summary=not sweep)
+            settings = read_settings()
+            run = execute(settings, folder, show_summary=not sweep)
             if run.summary and run.summary.get("interrupted"):
-                raise KeyboardInterrupt(f"{RESUME}={folder} goes on")
+                raise KeyboardInterrupt(f"{name_again(folder, settings)} goes on")
         except (Exception, SystemExit) as error:
             failures.append(_as_failure(error))
             if sweep:
@@ -237,7 +239,7 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
             failures.append(_as_failure(error))  # Hydra would add lines of its own
             return
         if run.summary and run.summary.get("interrupted"):
-            raise KeyboardInterrupt(f"{RESUME}={begun.folder} goes on")
+            raise KeyboardInterrupt(f"{name_again(begun.folder, begun.settings)} goes on")
 
     run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)
     if failures:

@@ -3,7 +3,9 @@
 A run's folder may come from anybody, and its config.yaml may name any function that is installed.
 """
 
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from fl_app.errors import ConfigError
 from fl_app.objectives.settings import TrainingRunSettings
@@ -50,6 +52,14 @@ def keep_to_named_code(settings: RunSettings, overrides: list[str]) -> RunSettin
     if address is not None and not any(word.startswith(f"{key}=") for word in overrides):
         raise ConfigError(key, address, f"one that is named again: {key}={address}")
     return settings
+
+
+def name_again(folder: Path, settings: RunSettings) -> str:
+    """Return the arguments of ``fl-app run`` with which a run goes on, as typed in a shell."""
+    named = dict.fromkeys(f"{key}={path}" for key, path in list_named_code(settings))
+    if settings.engine.ray_address is not None:
+        named[f"engine.ray_address={settings.engine.ray_address}"] = None
+    return shlex.join([f"resume={folder}", *named])
 
 
 def require_named_again(

@@ -235,7 +235,8 @@ def _as_simulation(settings: RunSettings) -> RunSettings:
 
 def _as_deployment(settings: RunSettings) -> RunSettings:
     """Name the engine where the nodes are a SuperLink's, whatever the settings say."""
-    engine = EngineSettings(name="deployment", superlink=settings.engine.superlink)
+    given = settings.engine
+    engine = EngineSettings("deployment", superlink=given.superlink, signed=given.signed)
     return dataclasses.replace(settings, engine=engine)
 
 

@@ -144,6 +144,14 @@ def test_a_run_that_was_stopped_shows_what_it_reached(fl_app, tmp_path, no_repor
     assert ended.output.startswith("Strategy ")
 
 
+def test_a_run_with_code_of_one_s_own_says_how_it_goes_on(fl_app, tmp_path, no_report, stopped):
+    named = "model.path=tests.fl_app.own_models:build"
+    ended = fl_app("run", SMALL, "hydra.run.dir=my run", "model=user", named)
+    assert ended.code == 1
+    folder = tmp_path / "my run"
+    assert ended.errors.endswith(f"interrupted; fl-app run 'resume={folder}' {named} goes on\n")
+
+
 def test_stopping_a_run_stops_the_sweep(fl_app, tmp_path, no_report, stopped):
     ended = fl_app("-m", "seed=0,1,2", SMALL, "hydra.sweep.dir=sweep")
     assert ended.code == 1

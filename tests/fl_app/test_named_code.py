@@ -1,6 +1,7 @@
 """A run's folder from anybody: nothing that its configuration names is called unasked."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fl_app.data import RawDataset, Records
 from fl_app.errors import ConfigError
 from fl_app.model_arrays import save_model, to_arrays
 from fl_app.models import build_model
-from fl_app.named_code import list_named_code
+from fl_app.named_code import list_named_code, name_again
 from fl_app.run_config import to_yaml
 from fl_app.saved_run import evaluate_run, load_model
 
@@ -127,3 +128,21 @@ def test_a_ray_cluster_is_named_again(tmp_path: Path) -> None:
     assert refused.value.key == "engine.ray_address"
     for again in (words[1:], ("engine=in_process",)):
         assert resumed_settings([f"resume={tmp_path}", *again]) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        MINE,
+        ("engine=simulation", "engine.ray_address=10.0.0.1:6379", *MINE[:2]),
+        ("strategy=dp_fts_de", "objective=training_run", f"objective.run={[*MINE]}"),
+    ],
+)
+def test_what_a_stopped_run_prints_makes_it_go_on(tmp_path: Path, words: tuple[str, ...]) -> None:
+    settings = compose_settings(["num_clients=2", *words])
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(to_yaml(settings))
+    printed = name_again(folder, settings)
+    assert resumed_settings(shlex.split(printed)) == (folder, settings)

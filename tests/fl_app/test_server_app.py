@@ -11,7 +11,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fl_app import server_app
 from fl_app.client_app import app as client_app
-from fl_app.config import compose_settings
+from fl_app.config import compose_settings, resumed_settings
 from fl_app.engines.in_process import InProcessGrid, run_in_process
 from fl_app.engines.outcome import Outcome, read_outcome, write_outcome
 from fl_app.engines.relay import GridRelay
@@ -19,6 +19,7 @@ from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.roll_call import QUERY_TYPE
 from fl_app.server_app import read_folder, read_settings
+from fl_app.settings import EngineSettings
 from tests.fl_app.flower_like_grid import FlowerLikeGrid
 
 SMALL = ["num_rounds=1", "num_clients=3"]
@@ -281,3 +282,16 @@ def test_the_nodes_of_a_superlink_are_devices_whatever_the_settings_say(tmp_path
         server_app.main(RemoteGrid(3), context)
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["engine"], summary["num_clients"]) == ("deployment", 3)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_run_remembers_whose_code_it_runs(tmp_path: Path, signed: bool) -> None:
+    """What resumes it must not send other code than the run began with."""
+    overrides = f"num_rounds=1 engine=deployment engine.superlink=clinic engine.signed={signed}"
+    context = Context(
+        1, 0, {}, RecordDict(), {"overrides": overrides, "output-dir": str(tmp_path / "run")}
+    )
+    server_app.main(RemoteGrid(3), context)
+    found = resumed_settings([f"resume={tmp_path / 'run'}"])
+    assert found is not None
+    assert found[1].engine == EngineSettings("deployment", superlink="clinic", signed=signed)
