@@ -1,12 +1,13 @@
-"""A SuperNode that stops at a named point of its first training request, so that a test can kill.
+"""A SuperNode that stops at a named point of its first upload, so that a test can kill it.
 
 It also writes down each upload that leaves it, and how many the ledger held at that moment.
 
 ``python pausing_supernode.py FOLDER POINT ARGUMENT ...`` is ``flower-supernode ARGUMENT ...`` but
-for the pause. Points: ``before`` the app sees the request, ``after`` the app has answered (what it
-keeps is written, nothing is sent), ``sending`` (the reply is announced, its array is not there
-yet), ``sent`` (the reply has left the SuperNode). At the point, the file ``reached`` appears in
-FOLDER, and all waits for the file ``go on``. It happens once. At any other point, never.
+for the pause. Points: ``before`` the app sees its first training request, ``after`` the app has
+answered with an upload (what it keeps is written, nothing is sent), ``sending`` (the reply is
+announced, its array is not there yet), ``sent`` (the reply has left the SuperNode). At the point,
+the file ``reached`` appears in FOLDER, and all waits for the file ``go on``. It happens once. At
+any other point, never.
 
 The file ``traffic`` in FOLDER has a line for each upload, written before it is sent: the round, the
 SHA-256 of what is sent, and the number of releases in the ledger.
@@ -22,7 +23,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-POINTS = ("before", "after", "sent")
 TRAFFIC = "traffic"
 CLIENT_APP, SUPERNODE = "flwr-clientapp", "flower-supernode"
 
@@ -48,7 +48,7 @@ def pause_in_app(folder: Path, point: str) -> None:
         if trains and point == "before":
             pause(folder)
         reply = call(self, message, context)
-        if trains and point == "after":
+        if trains and point == "after" and reply.has_content() and "arrays" in reply.content:
             pause(folder)
         return reply
 
@@ -65,7 +65,7 @@ def watch_sending(folder: Path, point: str, ledger: Path) -> None:
     push_messages = loop._push_messages
 
     def watched(state: Any, **options: Any) -> None:
-        group = ""
+        group, has_upload = "", False
 
         def send(message: Any, *arguments: Any) -> Any:
             nonlocal group
@@ -74,8 +74,10 @@ def watch_sending(folder: Path, point: str, ledger: Path) -> None:
             return options["send"](message, *arguments)
 
         def push_object(run: int, session: str, name: str, content: bytes) -> None:
+            nonlocal has_upload
             # What holds an array's bytes.
             if get_object_type_from_object_content(content) == "ArrayChunk":
+                has_upload = has_upload or bool(group)
                 with (folder / TRAFFIC).open("a") as file:
                     file.write(f"{group} {name} {len(list_releases(ledger))}\n")
                 if group and point == "sending":
@@ -83,7 +85,7 @@ def watch_sending(folder: Path, point: str, ledger: Path) -> None:
             options["push_object"](run, session, name, content)
 
         push_messages(state=state, **{**options, "send": send, "push_object": push_object})
-        if group and point == "sent":
+        if has_upload and point == "sent":
             pause(folder)
 
     loop._push_messages = watched
