@@ -15,6 +15,9 @@ export PATH FLWR_HOME=$folder/flwr
 export PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL=${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}
+# What is relative in it is so to where this was called.
+[ -z "${PYTHONPATH:-}" ] || PYTHONPATH=$(python -Ic 'import os, sys
+print(os.pathsep.join(map(os.path.abspath, sys.argv[1].split(os.pathsep))))' "$PYTHONPATH")
 mkdir -p "$FLWR_HOME" "$folder/bundle"
 cd "$folder"
 export FLWR_SUPERGRID_API_URL=http://127.0.0.1:${FL_APP_HUB_PORT:-9099}/v1

@@ -61,8 +61,8 @@ class GuardedApp(ClientApp):
         except PolicyRefusal as refusal:
             _log.warning("refused by the device's policy: %s", refusal)
             return refuse(message, REFUSED_BY_POLICY)
-        except RunError:
-            _log.exception("state not kept")
+        except RunError as error:
+            _log.error("state not kept: %s", error)
             # A simulation ends then; one device's full disk must not end the run of the others.
             return refuse(message, UNANSWERED if is_device else STATE_LOST)
         except (Exception, SystemExit):

@@ -16,6 +16,10 @@ LOCK_FILE = "devices.lock"
 IDLE_SECONDS = 86_400.0
 # With less on the disk nothing is begun: what is charged and cannot be kept is lost to both.
 LEAST_FREE_BYTES = 16 * 2**20
+_HOW = (
+    "(the device takes part in nothing; to begin anew, make an empty folder, name it as state-dir, "
+    "and lower max-epsilon by what was spent before)"
+)
 
 
 class Release(NamedTuple):
@@ -63,7 +67,12 @@ def lock_device(folder: Path) -> Iterator[None]:
 
 
 def _begin_folder(folder: Path) -> None:
-    mode = folder.stat().st_mode
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder}: no such folder: the ledger is lost, or there never was one {_HOW}"
+        ) from None
     if not stat.S_ISDIR(mode) or mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RunError(f"{folder}: not a folder that its owner alone may write to (chmod 700)")
     if (folder / STATE_FILE).exists():
@@ -72,8 +81,7 @@ def _begin_folder(folder: Path) -> None:
     found = [each.name for each in folder.iterdir() if not each.name.startswith(f".{STATE_FILE}.")]
     if found and not (folder / STATE_FILE).exists():
         raise RunError(
-            f"{folder / STATE_FILE}: missing beside other files: the ledger is lost (to begin "
-            "anew, with a budget that counts what was spent before, name an empty folder)"
+            f"{folder / STATE_FILE}: missing beside other files: the ledger is lost {_HOW}"
         )
     create_state(folder)
 

@@ -1,10 +1,12 @@
 """A device's worker, which has the libraries loaded: a process of its own beside the SuperNode.
 
 Flower starts a new process for each message, and most of its time goes into importing torch, SciPy
-and Flower itself. ``python -I warm_worker.py FOLDER`` imports them once. It puts a command
+and Flower itself. ``python -P warm_worker.py FOLDER PARENT`` imports them once. It puts a command
 ``flwr-clientapp`` into FOLDER, to be found first on the PATH, which passes its arguments on; the
 worker then forks, and the child does what Flower's command does. Only libraries are shared: the
-app's code is in no process but the children, each of which loads the bundle of its own run.
+app's code is in no process but the children, each of which loads the bundle of its own run, and
+finds it before whatever is installed or on the PYTHONPATH. PARENT is the number of the process
+with which the worker ends.
 """
 
 import contextlib
@@ -31,20 +33,19 @@ LIBRARIES = (
 )
 
 
-def main(folder: Path) -> None:
-    """Answer calls of the command until the parent process has ended."""
-    parent = os.getppid()
+def main(folder: Path, parent: int) -> None:
+    """Answer calls of the command until the parent process has ended, which may be already."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no child is waited for
-    real = shutil.which(COMMAND) or COMMAND
-    os.mkfifo(folder / ARGUMENTS, 0o600)
-    # Both ends: no call is lost, and none that has come and gone ends the reading.
-    calls = os.open(folder / ARGUMENTS, os.O_RDWR)
-    _import_libraries()
-    _write_command(folder / COMMAND, folder / ARGUMENTS, real)
     begun = b""
     try:
+        real = shutil.which(COMMAND) or COMMAND
+        os.mkfifo(folder / ARGUMENTS, 0o600)
+        # Both ends: no call is lost, and none that has come and gone ends the reading.
+        calls = os.open(folder / ARGUMENTS, os.O_RDWR)
+        _import_libraries()
+        _write_command(folder / COMMAND, folder / ARGUMENTS, real)
         while os.getppid() == parent:
             readable, _, _ = select.select([calls], [], [], LOOK_SECONDS)
             *whole, begun = (begun + (os.read(calls, MOST_BYTES) if readable else b"")).split(END)
@@ -124,4 +125,4 @@ def _answer(words: list[str], calls: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

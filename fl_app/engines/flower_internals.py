@@ -1,8 +1,9 @@
 """The few private parts of Flower that an in-process grid needs, in one place.
 
 Flower has no public way to run its apps without a SuperLink: messages get their ids and the process
-its identity from private attributes. This file holds every touch of them (but one, in
-`fl_app.warm_worker`) and refuses a Flower version that it was not written for.
+its identity from private attributes. This file holds every touch of them (but those of a device's
+start, in `supernode_internals` and `fl_app.warm_worker`) and refuses a Flower version that it was
+not written for.
 """
 
 import itertools

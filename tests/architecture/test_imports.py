@@ -22,6 +22,10 @@ UNPICKLERS = (
     *("pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"),
     *("torch.load", "torch.save", "torch.jit.load", "pandas.read_pickle"),
 )
+PRIVATE_FLOWER = (
+    *("fl_app.engines.flower_internals", "fl_app.engines.supernode_internals"),
+    "fl_app.warm_worker",
+)
 PUBLIC_FLOWER = ("app", "clientapp", "serverapp", "__version__")
 NUMPY_RANDOM = re.compile(r"numpy\.random\.(\w+)")
 NUMPY_GENERATORS = {
@@ -154,7 +158,7 @@ def seeds_torch(module: str, use: Use) -> bool:
 
 def enters_flower(module: str, use: Use) -> bool:
     # The worker runs as a script that must not import the app.
-    allowed = module in ("fl_app.engines.flower_internals", "fl_app.warm_worker")
+    allowed = module in PRIVATE_FLOWER
     first, _, rest = use.name.partition(".")
     return (
         not allowed and first == "flwr" and bool(rest) and rest.split(".")[0] not in PUBLIC_FLOWER
@@ -174,7 +178,7 @@ RULES: dict[str, Callable[[str, Use], bool]] = {
     "nothing is pickled": unpickles,
     "nothing draws from a global generator": draws_globally,
     "torch is seeded in fl_app/local_training.py and fl_app/models.py only": seeds_torch,
-    "private Flower is used in flower_internals.py and warm_worker.py only": enters_flower,
+    "private Flower is used in two files of engines and warm_worker.py only": enters_flower,
     "matplotlib is used in the report's plots.py and picture_drawing.py only": draws_elsewhere,
 }
 

@@ -152,18 +152,17 @@ class Federation:
                 os.kill(number, signal.SIGKILL)
 
     def bring_back(self, device: Device, start: Callable[[], None]) -> None:
-        """Start a device that was killed, again and again as a service manager does.
+        """Start a device that was killed.
 
-        The SuperLink refuses it until it has noticed that its former connection is gone.
+        It waits while the SuperLink refuses it, until that has noticed that the former connection
+        is gone.
         """
         before = device.log.count("SuperNode ID:")
         start()
 
         def is_back() -> bool:
             assert device.process is not None
-            if device.process.poll() is not None:
-                time.sleep(2.0)
-                start()
+            assert device.process.poll() is None, device.log[-3000:]
             return device.log.count("SuperNode ID:") > before
 
         self.wait_until(is_back, "the device is connected again")

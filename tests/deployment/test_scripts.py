@@ -2,9 +2,12 @@
 
 import configparser
 import datetime
+import fnmatch
 import ipaddress
+import os
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.conftest import REPOSITORY
 from tests.deployment.federation import DEPLOY
 
 SCRIPTS = sorted(DEPLOY.glob("*.sh"))
@@ -86,3 +90,80 @@ def test_services_and_containers_call_the_scripts_as_they_are_used() -> None:
         name = script.rpartition("/")[2]
         assert (DEPLOY / name).is_file()
         assert len(arguments) >= {"superlink.sh": 2, "supernode.sh": 3}[name]
+
+
+def is_in_image(name: str) -> bool:
+    """Return what .dockerignore decides, by the last pattern that fits the file or its folder."""
+    parts = name.split("/")
+    folders = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    decided = True
+    for line in (REPOSITORY / ".dockerignore").read_text().splitlines():
+        pattern = line.lstrip("!")
+        if not line or line.startswith("#"):
+            continue
+        if pattern.startswith("**/"):
+            fits = any(fnmatch.fnmatchcase(part, pattern[3:]) for part in parts)
+        else:
+            fits = any(
+                folder.count("/") == pattern.count("/") and fnmatch.fnmatchcase(folder, pattern)
+                for folder in folders
+            )
+        if fits:
+            decided = line.startswith("!")
+    return decided
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "deploy/tls/ca.key",
+            "deploy/tls/superlink.key",
+            "deploy/data/device0/x.csv",
+            "fl/signer",
+        ),
+        *("fl/device0/key", "fl/tls/ca.key", ".venv/bin/python", ".git/config", "me.key", ".env"),
+        *("outputs/run/model.safetensors", "fl_app/__pycache__/cli.pyc", "device0.pub"),
+        *("deploy/bundle/bundle.fab", "shared/data/x", "tests/conftest.py"),
+    ],
+)
+def test_no_key_and_no_data_come_into_the_image(name: str) -> None:
+    assert not is_in_image(name)
+
+
+def test_the_image_has_what_is_installed_and_the_scripts() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*wheel["packages"], *wheel["force-include"], project["project"]["readme"]]
+    needed += project["project"]["license-files"]
+    for name in [*needed, "fl_app/cli.py", "conf/data/mnist.yaml", "strategies/niss/server.py"]:
+        assert (REPOSITORY / name).exists()
+        assert is_in_image(name)
+    assert all(is_in_image(f"deploy/{script.name}") for script in SCRIPTS)
+
+
+def test_a_device_s_relative_folders_are_those_of_its_caller(tmp_path: Path) -> None:
+    """Of PYTHONPATH, too, although it runs in a folder of its own; state-dir may be named."""
+    words = [str(DEPLOY / "supernode.sh"), "device", "127.0.0.1:1", "ca.crt"]
+    subprocess.run(words, check=True, capture_output=True, cwd=tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if '-m' in sys.orig_argv:\n"
+        "    print(os.environ['PYTHONPATH'], *sys.argv[1:], sep='\\n', flush=True)\n"
+        "    os._exit(0)\n"
+    )
+    policy = ["partition-id=0", 'data={"name": "har_geotec"}']
+    for more in ([], ["state-dir=/elsewhere"]):
+        done = subprocess.run(
+            [*words, "9094", *policy, *more],
+            env={**os.environ, "PYTHONPATH": f"own{os.pathsep}/there"},
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        path, *arguments = done.stdout.splitlines()
+        assert path == f"{tmp_path / 'own'}{os.pathsep}/there"
+        own = [] if more else [f"state-dir={tmp_path / 'device' / 'state'}"]
+        assert arguments[arguments.index("--") + 1 :] == [*own, *policy, *more]
