@@ -83,6 +83,7 @@ def run_deployment(
     stop = folder / STOP_FILE
     try:
         run = _submit(connection, settings, folder, resume)
+        tell(f"run {run} is on SuperLink {name}")
         _Follower(connection, run, store, to_yaml(settings), tell).follow()
     finally:
         (folder / MARK_FILE).unlink(missing_ok=True)

@@ -136,9 +136,9 @@ def test_what_the_run_says_beside_its_results(
     told: list[str] = []
     with caplog.at_level(logging.WARNING):
         run_deployment(SETTINGS, folder, tell=told.append)
-    assert told[0] == "waiting for devices: 0 of 2"
-    assert told[1].startswith("waiting for devices: 1 of 2 [2J x")
-    assert len(told[1]) == 1000
+    assert told[:2] == ["run 12 is on SuperLink dep", "waiting for devices: 0 of 2"]
+    assert told[2].startswith("waiting for devices: 1 of 2 [2J x")
+    assert len(told[2]) == 1000
     assert caplog.messages == ["client 1: left out of 2 of 2 rounds"]
 
 
