@@ -19,7 +19,7 @@ from flwr.app import (
 from fl_app.allow_list import ALLOWED
 from fl_app.cli import main
 from fl_app.device_state import FolderState
-from fl_app.engines.in_process import run_in_process
+from fl_app.engines.in_process import InProcessGrid, run_in_process
 from fl_app.errors import RunError
 from fl_app.run_name import read_name
 from fl_app.server_app import app as server_app
@@ -177,6 +177,27 @@ def test_nor_in_the_other_methods(tmp_path: Path, overrides: tuple[str, ...]) ->
     log = (tmp_path / "run" / "run.log").read_text()
     assert f"client 2: left out of {ROUNDS} of {ROUNDS} rounds: could not keep its state\n" in log
     assert log.count("left out of") == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_device_that_is_gone_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    nodes, gone = InProcessGrid.get_node_ids, list[int]()
+
+    def leave(number: int, message: Message, reply: Message) -> None:
+        if number == 2 and message.metadata.message_type == "train":
+            gone.append(message.metadata.dst_node_id)
+
+    def left(grid: InProcessGrid) -> list[int]:
+        return [node for node in nodes(grid) if node not in gone]
+
+    monkeypatch.setattr(InProcessGrid, "get_node_ids", left)
+    devices = make_devices(tmp_path, allowed_strategies=ALL)
+    words = (*METHODS[name], "engine=deployment")
+    run_on_devices(tmp_path / "run", devices, *words, watch=leave)
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert f"client 2: left out of {ROUNDS - 1} of {ROUNDS} rounds: not connected\n" in log
 
 
 CURATOR = (
