@@ -104,8 +104,7 @@ def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
         return _SEARCH_USER
     if name == "server_and_colluders":
         # With none it is not the server's row: that one takes it for granted that there are none.
-        share = f"{100 * fraction:g} % of the clients" if fraction else "none"
-        return f"{words} (colluding_fraction allows for {share})"
+        return f"{words} (colluding_fraction: {100 * (fraction or 0):g} %)"
     if not fraction:
         return words
     share = "all other clients" if fraction == 1 else f"{100 * fraction:g} % of the clients"

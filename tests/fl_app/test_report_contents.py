@@ -108,11 +108,11 @@ def test_contradicting_entries_never_make_a_guarantee(changes, status):
         ({"adversary": "a neighbour", "colluding_fraction": None}, "a neighbour"),
         (
             {"adversary": "server_and_colluders", "colluding_fraction": 0.0},
-            "The server with false or colluding clients (colluding_fraction allows for none)",
+            "The server with false or colluding clients (colluding_fraction: 0 %)",
         ),
         (
             {"adversary": "server_and_colluders", "colluding_fraction": 0.25},
-            "false or colluding clients (colluding_fraction allows for 25 % of the clients)",
+            "false or colluding clients (colluding_fraction: 25 %)",
         ),
     ],
 )
