@@ -18,7 +18,7 @@ from flwr.app import (
 )
 
 from strategies.dp_fedpaq import messages as update_messages
-from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY
+from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, UNANSWERED
 from strategies.dp_fts_de import messages as search_messages
 from strategies.mechanisms.key_agreement import CARD_SIZE
 from strategies.niss import messages as niss_messages
@@ -26,7 +26,6 @@ from strategies.niss.peers import NONCE_BYTES
 
 Kind = Literal["public", "noised", "simulation_only"]
 
-UNANSWERED = 1003
 # The only texts that leave a device with an error.
 ERRORS: Mapping[int, str] = {
     update_messages.REFUSED: "refused by the client",

@@ -21,6 +21,7 @@ usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over com
        fl-app ledger RUN                     show what was taken from each client of a run
        fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]
                                              show what all runs have taken from a device
+       fl-app ledger --state-dir DIR --best  show the best points of its own searches: secrets
        fl-app sign KEY FOLDER                sign the code that is installed here, for devices
        fl-app list [strategies|data|models|objectives|experiments]
 
@@ -145,8 +146,8 @@ def _report(words: list[str], debug: bool) -> int:
 
 
 def _ledger(words: list[str], debug: bool) -> int:
-    from fl_app.device_state import STATE_FILE, list_entries
-    from fl_app.report.tables import ledger_table, print_tables
+    from fl_app.device_state import STATE_FILE, list_best, list_entries
+    from fl_app.report.tables import best_table, ledger_table, print_tables
     from fl_app.run_store import CHECKPOINT_FOLDER
 
     given = len(words) >= 2 and words[0] == "--state-dir"
@@ -160,14 +161,18 @@ def _ledger(words: list[str], debug: bool) -> int:
     if not given:
         print_tables(ledger_table(list_entries(folder)))
         return 0
+    if words[2:] == ["--best"]:
+        print_tables(best_table(list_best(folder)))
+        return 0
     from fl_app.device_ledger import list_releases
     from fl_app.device_policy import MAX_DELTA_KEY, MAX_EPSILON_KEY, read_limit
     from fl_app.device_spending import spend_by_run
     from fl_app.report.spending_table import spending_table
 
     limits = dict(word.partition("=")[::2] for word in words[2:])
+    allowed = f"{MAX_EPSILON_KEY}=..., {MAX_DELTA_KEY}=..., or --best alone"
     if unknown := limits.keys() - {MAX_EPSILON_KEY, MAX_DELTA_KEY}:
-        raise ConfigError("ledger", min(unknown), f"{MAX_EPSILON_KEY}=..., {MAX_DELTA_KEY}=...")
+        raise ConfigError("ledger", min(unknown), allowed)
     most = read_limit(limits, MAX_EPSILON_KEY), read_limit(limits, MAX_DELTA_KEY, below=1.0)
     print_tables(spending_table(spend_by_run(list_releases(folder)), *most))
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_app.allow_list import UNANSWERED, keep_allowed, refuse
+from fl_app.allow_list import keep_allowed, refuse
 from fl_app.device_budget import LimitedState, RunLimits, limit_run
 from fl_app.device_ledger import grant, list_releases, lock_device, note_end, note_request
 from fl_app.device_policy import (
@@ -31,7 +31,7 @@ from fl_app.registry import METHODS
 from fl_app.run_name import parse_name
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
-from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, STATE_LOST
+from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, STATE_LOST, UNANSWERED
 
 # This module's app, for processes that import it themselves.
 CLIENT_APP = "fl_app.client_app:app"

@@ -82,6 +82,15 @@ class ClientEntry(NamedTuple):
     entry: LedgerEntry
 
 
+class OwnBest(NamedTuple):
+    """The best of a client's observations in a search, whose it is, and of how many."""
+
+    run: str
+    client: int
+    num_evaluations: int
+    best: Observation
+
+
 class FolderState:
     """A client's memory of one run in a folder's file; see `strategies.device_state.DeviceState`.
 
@@ -153,8 +162,7 @@ class FolderState:
     def read_observations(self) -> list[Observation]:
         """Return the run's observations in the order in which they were added."""
         query = "SELECT content FROM observations WHERE run = ? AND client = ? ORDER BY number"
-        rows = [json.loads(content) for (content,) in self._execute(query, *self._whose)]
-        return [Observation(tuple(point), value) for *point, value in rows]
+        return [_read_observation(content) for (content,) in self._execute(query, *self._whose)]
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
@@ -214,6 +222,28 @@ def list_entries(folder: Path) -> list[ClientEntry]:
     with named_failures(folder):
         rows = connection.execute(query).fetchall()
     return [ClientEntry(run, client, LedgerEntry(*rest)) for run, client, *rest in rows]
+
+
+def list_best(folder: Path) -> list[OwnBest]:
+    """Return each client's best observation in each search, in their order; errors as above.
+
+    They are secrets of the folder's owner.
+    """
+    connection = connect_state(folder, "OFF")
+    with named_failures(folder):
+        rows = connection.execute("SELECT run, client, content FROM observations ORDER BY number")
+        found: dict[tuple[str, int], list[Observation]] = {}
+        for run, client, content in rows:
+            found.setdefault((run, client), []).append(_read_observation(content))
+    return [
+        OwnBest(*whose, len(seen), max(seen, key=lambda each: each.value))
+        for whose, seen in found.items()
+    ]
+
+
+def _read_observation(content: str) -> Observation:
+    *point, value = json.loads(content)
+    return Observation(tuple(point), value)
 
 
 def has_entries(folder: Path) -> bool:

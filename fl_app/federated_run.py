@@ -22,6 +22,8 @@ from fl_app.settings import RunSettings
 from fl_app.update_settings import explain_sensitivity
 from strategies.dp_fedpaq.messages import model_arrays, model_record
 from strategies.dp_fts_de import DpFtsDe
+from strategies.niss import Niss
+from strategies.niss.replies import WHY_SIT_OUT
 from strategies.rounds import RoundResult
 
 _log = logging.getLogger(__name__)
@@ -111,11 +113,13 @@ class FederatedRun(RecordedRun):
         fewest = len(self._client_ids) if self._on_devices else 1
         everybody_out = fewest <= outcome.num_sampled == outcome.num_ineligible
         if self._totals["updates"] == 0 and everybody_out:
+            needed = f"{self._training.parameters.min_records} records are needed"
+            largest = f", the largest client has {max(self._sizes.values())}" if self._sizes else ""
+            why = f"strategy.local_steps * strategy.batch_size = {needed}{largest}"
+            if isinstance(self._training, Niss):
+                why = f"{WHY_SIT_OUT}; each client's own log says which ({why})"
             raise RunError(
-                f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: "
-                f"strategy.local_steps * strategy.batch_size = "
-                f"{self._training.parameters.min_records} records are needed"
-                + (f", the largest client has {max(self._sizes.values())}" if self._sizes else "")
+                f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: {why}"
             )
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:

@@ -270,7 +270,9 @@ def execute(
     from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
     settings = fill_num_clients(with_absolute_paths(settings))
-    with show_progress(folder, settings.rounds, Console()):
+    # Of a sweep's jobs a file holds the table alone.
+    shown = show_progress(folder, settings.rounds, Console(), lines=show_summary, resume=resume)
+    with shown as tell:
         if settings.engine.name == "simulation":
             from fl_app.engines.flower import run_simulation
 
@@ -278,7 +280,7 @@ def execute(
         elif settings.engine.name == "deployment":
             from fl_app.engines.deployment import run_deployment
 
-            run_deployment(settings, folder, resume)
+            run_deployment(settings, folder, resume, tell)
         else:
             from fl_app.client_app import CLIENT_APP, STATE_KEY
             from fl_app.client_app import app as client_app

@@ -1,6 +1,7 @@
 """Objects of the user's own, by import path."""
 
 import importlib
+import platform
 import re
 from collections.abc import Callable
 from typing import Any
@@ -39,8 +40,8 @@ def import_function(key: str, path: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(
-                f"{key}: {path!r}; no module {error.name} is installed here: it is needed wherever "
-                "the run executes"
+                f"{key}: {path!r}; no module {error.name} is installed here ({platform.node()}): "
+                "it is needed wherever the run executes"
             ) from error
         raise _explain(key, path, f"importing {module_name}", error) from error
     except (Exception, SystemExit) as error:

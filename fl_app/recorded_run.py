@@ -20,6 +20,7 @@ from fl_app.engines.faults import FaultyGrid
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
+from fl_app.left_out import LeftOut
 from fl_app.registry import FederatedStrategy, name_parameter
 from fl_app.run_name import RUN_KEY, name_run
 from fl_app.run_store import LOG_FILE, RunStore, list_versions
@@ -73,6 +74,7 @@ class RecordedRun(ABC):
         # Devices are not believed to end a run, whatever they say, but by all of them.
         self._on_devices = settings.engine.name == "deployment"
         self._errors_in_a_row = 0
+        self._left_out = LeftOut()
 
     @property
     @abstractmethod
@@ -144,6 +146,9 @@ class RecordedRun(ABC):
                 )
         except ParameterError as error:
             raise name_parameter(error, settings) from None
+        finally:
+            for line in self._left_out.describe():
+                _log.warning(line)
         assert result.arrays is not None
         return self._finish(result.arrays)
 
@@ -202,6 +207,8 @@ class RecordedRun(ABC):
         self._totals["uplink_bytes"] += outcome.uplink_bytes
         self._totals["rounds"] = outcome.server_round
         self._write_row(_row(outcome), evaluation)
+        if self._on_devices and not self._strategy.secret_figures:
+            self._left_out.add(outcome.left_out)
         if outcome.num_states_lost and not self._on_devices:
             # The checkpoint before this round stays: a resumed run asks these clients again.
             raise RunError(

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 
 from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION, STATE_KEY
 from fl_app.errors import ConfigError, RunError
+from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, UNANSWERED
+from strategies.dp_fedpaq.replies import NO_ANSWER, UNVERIFIED, name_error
 
 NODE_TIMEOUT = 120.0
 NODE_POLL_SECONDS = 0.2
@@ -23,6 +25,15 @@ QUERY_TYPE = f"{MessageType.QUERY}.{QUERY_ACTION}"
 MOST_CLIENTS = 2**31
 # How many of the nodes that are left out are named in the log.
 _NAMED = 10
+_INVALID = "no valid answer"
+_OWN_LOG = "why is in the device's own log"
+# What to do about an error, by its code.
+_HINTS = {
+    UNVERIFIED: "sign it, with fl-app sign, and set engine.signed=true; the signer must be among "
+    "the device's trusted ones",
+    REFUSED_BY_POLICY: _OWN_LOG,
+    UNANSWERED: _OWN_LOG,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +96,12 @@ def read_client_ids(
     return found
 
 
-def read_device_ids(grid: Grid, least: int | None, most: int | None = None) -> dict[int, int]:
+def read_device_ids(
+    grid: Grid,
+    least: int | None,
+    most: int | None = None,
+    tell: Callable[[str], None] = _log.info,
+) -> dict[int, int]:
     """Return node id -> client number of the devices that take part.
 
     One that refuses, does not answer, or says what cannot be is left out and logged: no device ends
@@ -99,6 +115,8 @@ def read_device_ids(grid: Grid, least: int | None, most: int | None = None) -> d
         How many must take part; None: one.
     most : int or None
         Where a run has so many clients and no more: numbers from this one on are left out.
+    tell : callable
+        Called with a line whenever something has changed that the run waits for.
 
     Raises
     ------
@@ -108,18 +126,24 @@ def read_device_ids(grid: Grid, least: int | None, most: int | None = None) -> d
     needed = 1 if least is None else least
     deadline = time.monotonic() + NODE_TIMEOUT
     asked: list[int] = []
-    claims: dict[int, Claim] = {}
+    said: dict[int, Claim | str] = {}
+    found: dict[int, int] = {}
+    left_out: dict[int, str] = {}
+    told = ""
     while True:
+        if (waits := _describe_wait(len(found), needed, left_out)) != told:
+            tell(told := waits)
         new = sorted(set(grid.get_node_ids()) - set(asked))
         for batch in _batches(new):
-            claims |= _ask(grid, batch, None)
+            said |= _ask(grid, batch, None)
         asked += new
+        claims = {node: each for node, each in said.items() if isinstance(each, Claim)}
         found, left_out = _choose(claims, least, most)
+        left_out |= {node: each for node, each in said.items() if isinstance(each, str)}
         if len(found) >= needed or time.monotonic() > deadline:
             break
         # Others may still connect, in place of those that are left out.
         time.sleep(NODE_POLL_SECONDS)
-    left_out |= {node: "no valid answer" for node in asked if node not in claims}
     for node, why in sorted(left_out.items())[:_NAMED]:
         _log.warning("node %d is left out: %s", node, why)
     if left_out:
@@ -127,9 +151,21 @@ def read_device_ids(grid: Grid, least: int | None, most: int | None = None) -> d
     if len(found) < needed:
         raise RunError(
             f"{len(found)} of {len(asked)} nodes take part after {NODE_TIMEOUT:g} s; {needed} "
-            "needed, each with a number of its own"
+            f"needed, each with a number of its own{_list_reasons(left_out)}"
         )
     return found
+
+
+def _describe_wait(num_found: int, needed: int, left_out: Mapping[int, str]) -> str:
+    """Return what a start waits for; others may connect in place of those that are left out."""
+    more = f" (others may still connect){_list_reasons(left_out)}" if left_out else ""
+    return f"waiting for devices: {num_found} of {needed}{more}"
+
+
+def _list_reasons(left_out: Mapping[int, str]) -> str:
+    """Return how many nodes are left out for each reason, after a semicolon; nothing for none."""
+    counts = Counter(left_out.values())
+    return "".join(f"; {count} left out: {why}" for why, count in counts.most_common(_NAMED))
 
 
 def is_remote(grid: Grid) -> bool:
@@ -184,8 +220,10 @@ def _ask_all(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[in
     """Return what each node says; RunError if one says nothing."""
     claims: dict[int, Claim] = {}
     for batch in _batches(nodes):
-        claims |= (said := _ask(grid, batch, state_folder))
-        if missing := len(batch) - len(said):
+        said = _ask(grid, batch, state_folder)
+        valid = {node: each for node, each in said.items() if isinstance(each, Claim)}
+        claims |= valid
+        if missing := len(batch) - len(valid):
             raise RunError(
                 f"{missing} of {len(batch)} nodes did not say which partition they hold: they "
                 f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log"
@@ -193,27 +231,32 @@ def _ask_all(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[in
     return claims
 
 
-def _ask(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[int, Claim]:
-    """Return what nodes say, of those that say something possible; the first reply counts."""
+def _ask(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[int, Claim | str]:
+    """Return what nodes say, or why there is nothing; the first reply counts."""
     told = ConfigRecord({STATE_KEY: str(state_folder)} if state_folder else {})
     requests = [
         Message(RecordDict({"config": told}), dst_node_id=node, message_type=QUERY_TYPE)
         for node in nodes
     ]
-    claims: dict[int, Claim | None] = {}
+    said: dict[int, Claim | str] = {}
     for reply in grid.send_and_receive(requests, timeout=NODE_TIMEOUT):
-        claims.setdefault(reply.metadata.src_node_id, _read_claim(reply))
-    return {node: claim for node in nodes if (claim := claims.get(node)) is not None}
+        said.setdefault(reply.metadata.src_node_id, _read_claim(reply))
+    return {node: said.get(node, NO_ANSWER) for node in nodes}
 
 
-def _read_claim(reply: Message) -> Claim | None:
-    """Return what a reply says, if it can be."""
-    config = reply.content.get("config") if reply.has_content() else None
+def _read_claim(reply: Message) -> Claim | str:
+    """Return what a reply says, if it can be, and else what is wrong."""
+    if reply.has_error():
+        # The code alone: a reason is the device's own text.
+        code = reply.error.code
+        hint = _HINTS.get(code)
+        return name_error(code) + (f" ({hint})" if hint else "")
+    config = reply.content.get("config")
     if not isinstance(config, ConfigRecord):
-        return None
+        return _INVALID
     partition, total = config.get(PARTITION_KEY), config.get(NUM_PARTITIONS_KEY, 0)
     if type(partition) is not int or type(total) is not int:
-        return None
+        return _INVALID
     if not 0 <= partition < (total or MOST_CLIENTS) <= MOST_CLIENTS:
-        return None
+        return _INVALID
     return Claim(partition, total)

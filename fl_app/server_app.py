@@ -18,7 +18,15 @@ from fl_app.client_app import STATE_KEY
 from fl_app.data import DataError
 from fl_app.device_state import create_state
 from fl_app.engines.outcome import Outcome, write_outcome
-from fl_app.engines.submitted_run import FOLDER, OUTCOME, ToldStore, is_marked, print_record
+from fl_app.engines.submitted_run import (
+    FOLDER,
+    OUTCOME,
+    ToldStore,
+    is_marked,
+    print_progress,
+    print_record,
+    told_warnings,
+)
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
 from fl_app.federated_run import FederatedRun
@@ -45,6 +53,9 @@ def main(grid: Grid, context: Context) -> None:
         folder = _run(grid, dict(context.run_config), context.run_id)
     except BaseException as error:
         failure = _describe(error)
+        if is_remote(grid) and not isinstance(error, RunError):
+            # What is missing there may be installed where the run was started.
+            failure = f"on the SuperLink's machine: {failure}"
         raise
     finally:
         if outcome_file := str(context.run_config.get("outcome-file") or ""):
@@ -75,12 +86,15 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     store = kind(begun.folder if begun else read_folder(run_config, run_id), bool(begun))
     if kind is ToldStore:
         print_record(FOLDER, str(store.folder))
-    with contextlib.closing(store), _log_to(store.folder / LOG_FILE):
+    warnings = told_warnings() if kind is ToldStore else contextlib.nullcontext()
+    with contextlib.closing(store), _log_to(store.folder / LOG_FILE), warnings:
         checkpoint = begun.read_checkpoint() if begun else None
         create_state(store.checkpoints)
         expected = settings.num_clients if given else None
         if devices:
-            client_ids = read_device_ids(grid, expected, expected if settings.search else None)
+            most = expected if settings.search else None
+            tell = print_progress if kind is ToldStore else _log.info
+            client_ids = read_device_ids(grid, expected, most, tell)
         else:
             told = None if run_config.get(STATE_KEY) else store.checkpoints
             client_ids = read_client_ids(grid, expected, told)

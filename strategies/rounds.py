@@ -68,6 +68,8 @@ class RoundResult:
         Replies that were dropped, by reason.
     own : mapping of str to number or None
         The method's own figures.
+    left_out : mapping of int to str
+        Clients that were to be asked and whose uploads are not there, and why.
     """
 
     server_round: int
@@ -87,6 +89,7 @@ class RoundResult:
     control_bytes: int
     dropped: Mapping[str, int] = field(default_factory=dict)
     own: Mapping[str, float | int | None] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
 
 OnRound = Callable[[RoundResult, MetricRecord | None], bool | None]

@@ -4,10 +4,12 @@ Flower's own commands carry the run to the SuperLink and its log back. The run d
 this process once it is submitted; what it leaves comes back as `submitted_run` says.
 """
 
+import logging
 import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fl_app.engines.bundle import write_bundle
@@ -18,6 +20,8 @@ from fl_app.engines.submitted_run import (
     FOLDER,
     MARK_FILE,
     OUTCOME,
+    PROGRESS,
+    WARNING,
     RebuiltStore,
     Record,
     mark_folder,
@@ -33,9 +37,17 @@ POLL_SECONDS = 0.25
 RECONNECT_SECONDS = 120.0
 RETRY_SECONDS = 2.0
 STOP_FILE = ".stop"
+MOST_CHARACTERS = 1000  # of a line that the log brings
+
+_log = logging.getLogger(__name__)
 
 
-def run_deployment(settings: RunSettings, folder: Path, resume: bool = False) -> None:
+def run_deployment(
+    settings: RunSettings,
+    folder: Path,
+    resume: bool = False,
+    tell: Callable[[str], None] = _log.info,
+) -> None:
     """Run the settings on a SuperLink's devices, and wait until the run has ended.
 
     The first Ctrl-C ends the run after the round (at once, if its folder is on another machine),
@@ -49,6 +61,8 @@ def run_deployment(settings: RunSettings, folder: Path, resume: bool = False) ->
         The run's folder here, absolute.
     resume : bool
         Whether the run that was begun in the folder goes on; the SuperLink must see the folder.
+    tell : callable
+        Called with a line on how the run gets on, of what the rounds do not show.
 
     Raises
     ------
@@ -69,7 +83,8 @@ def run_deployment(settings: RunSettings, folder: Path, resume: bool = False) ->
     stop = folder / STOP_FILE
     try:
         run = _submit(connection, settings, folder, resume)
-        _Follower(connection, run, store, to_yaml(settings)).follow()
+        tell(f"run {run} is on SuperLink {name}")
+        _Follower(connection, run, store, to_yaml(settings), tell).follow()
     finally:
         (folder / MARK_FILE).unlink(missing_ok=True)
         stop.unlink(missing_ok=True)
@@ -99,9 +114,16 @@ def _submit(connection: Connection, settings: RunSettings, folder: Path, resume:
 class _Follower:
     """Waits for the end of a run, and keeps what comes back of it."""
 
-    def __init__(self, connection: Connection, run: str, store: RebuiltStore, config: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        run: str,
+        store: RebuiltStore,
+        config: str,
+        tell: Callable[[str], None],
+    ) -> None:
         self._connection, self._run, self._store = connection, run, store
-        self._config = config
+        self._config, self._tell = config, tell
         self._log = RunLog(connection, run)
         self._ended: str | None = None
         self._elsewhere: str | None = None
@@ -138,6 +160,10 @@ class _Follower:
         for record in records:
             if record.kind == OUTCOME:
                 self._ended = record.text
+            elif record.kind == WARNING:
+                _log.warning("%s", _as_line(record.text))
+            elif record.kind == PROGRESS:
+                self._tell(_as_line(record.text))
             elif record.kind == FOLDER:
                 away = Path(record.text) != self._store.folder
                 self._elsewhere = record.text if away else None
@@ -178,3 +204,8 @@ class _Follower:
         text = "".join(self._log.last)
         with (self._store.folder / LOG_FILE).open("a", encoding="utf-8") as file:
             file.write(f"\nThe end of the log of run {self._run} on the SuperLink:\n{text}\n")
+
+
+def _as_line(text: str) -> str:
+    """Return a text that whoever wrote the log chose, as one line that moves no terminal."""
+    return "".join(each if each.isprintable() else " " for each in text[:MOST_CHARACTERS])

@@ -5,9 +5,13 @@ the run's folder, a record in each line. A folder that both sides see is written
 """
 
 import json
+import logging
 import os
+import re
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +26,9 @@ from fl_app.run_store import (
 
 PREFIX = "fl-app-record: "
 MARK_FILE = ".submitted"
-FOLDER, OUTCOME = "folder", "outcome"
+FOLDER, OUTCOME, WARNING, PROGRESS = "folder", "outcome", "warning", "progress"
+_KINDS = (FOLDER, OUTCOME, WARNING, PROGRESS)
+_ROUND = re.compile(r"\bround \d+")
 # No name that the log brings is used as a file's unless it is one of these. The configuration is
 # none of them: the launcher knows it, and another one would be read as its own.
 FILES = (
@@ -38,7 +44,8 @@ class Record(NamedTuple):
     ----------
     kind : str
         ``folder`` (the text is the run's folder where the ServerApp runs), ``outcome`` (why the
-        run failed, empty if it is complete), or one of `FILES` (what was written or appended).
+        run failed, empty if it is complete), ``warning`` or ``progress`` (a line for whoever
+        started the run), or one of `FILES` (what was written or appended).
     text : str
     """
 
@@ -62,8 +69,36 @@ def read_record(line: str) -> Record | None:
         record = Record(values["kind"], values["text"])
     except (ValueError, KeyError, TypeError):
         return None
-    known = record.kind in (FOLDER, OUTCOME, *FILES) and isinstance(record.text, str)
+    known = record.kind in (*_KINDS, *FILES) and isinstance(record.text, str)
     return record if known else None
+
+
+def print_progress(text: str) -> None:
+    """Print a line for whoever started the run."""
+    print_record(PROGRESS, text)
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Print the warnings of this application as records, too: each once, whatever its round."""
+    shown: set[str] = set()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if (kind := _ROUND.sub("", text)) not in shown:
+                shown.add(kind)
+                print_record(WARNING, text)
+
+    handler = Told(logging.WARNING)
+    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
+    for logger in ours:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in ours:
+            logger.removeHandler(handler)
 
 
 class ToldStore(RunStore):

@@ -17,7 +17,7 @@ _BETWEEN = "; "  # stands between the reasons of one guarantee
 _ADVERSARIES = {
     "server": "The server, and anyone who can read its traffic",
     "model_user": "Anyone who uses the released models",
-    "server_and_colluders": "The server",
+    "server_and_colluders": "The server with false or colluding clients",
 }
 _SHORT_ADVERSARIES = {
     "server": "the server",
@@ -102,6 +102,9 @@ def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:
     fraction = guarantee.get("colluding_fraction")
     if of_search and name == "model_user" and fraction == 1:
         return _SEARCH_USER
+    if name == "server_and_colluders":
+        # With none it is not the server's row: that one takes it for granted that there are none.
+        return f"{words} (colluding_fraction: {100 * (fraction or 0):g} %)"
     if not fraction:
         return words
     share = "all other clients" if fraction == 1 else f"{100 * fraction:g} % of the clients"

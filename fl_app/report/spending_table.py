@@ -23,6 +23,10 @@ _COUNTED = (
     "which covers its records): only so do runs add up. Its ε: of the relation that the run "
     "declares. δ adds up, too."
 )
+_PLANNED = (
+    "A run reports what its plan takes of any client, and max-epsilon is held against the plan. "
+    "These rows count what this device has released, which may be a little less."
+)
 _NO_DELTA = (
     "No limit on the sum of δ is named (max-delta=...): by itself, each run's δ allows that a "
     "record is published with that probability, and more runs may follow."
@@ -64,7 +68,7 @@ def spending_table(
         limits = (max_epsilon, max_delta)
         shown = [MISSING if each is None else f"{each:g}" for each in limits]
         table.add_row("allowed", *[""] * 7, *shown)
-    notes = [_COUNTED] if max_delta is not None else [_COUNTED, _NO_DELTA]
+    notes = [_COUNTED, _PLANNED, *([] if max_delta is not None else [_NO_DELTA])]
     return Group(table, *(Text(each) for each in notes))
 
 

@@ -35,9 +35,10 @@ from fl_app.report.run_folder import is_search
 from fl_app.report.search_tables import list_search_facts, write_value
 
 if TYPE_CHECKING:
-    from fl_app.device_state import ClientEntry
+    from fl_app.device_state import ClientEntry, OwnBest
 
 __all__ = [
+    "best_table",
     "format_delta",
     "format_epsilon",
     "ledger_table",
@@ -230,6 +231,18 @@ def ledger_table(entries: Sequence[ClientEntry]) -> RenderableType:
         counts = (str(entry.last_round), str(entry.participations))
         table.add_row(Text(run), str(client), Text(entry.method), *counts)
     return table
+
+
+def best_table(rows: Sequence[OwnBest]) -> RenderableType:
+    """Return the best point of each client in each search, and what its numbers mean."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("Run", "Client", "Evaluations", "Best value", "Point"):
+        table.add_column(heading, justify="left" if heading in ("Run", "Point") else "right")
+    for run, client, count, best in rows:
+        point = "  ".join(f"{each:.6g}" for each in best.point)
+        table.add_row(Text(run), str(client), str(count), f"{best.value:.8g}", Text(point))
+    note = "Point: a number an axis, in the order of the search space, 0 at its low and 1 at its "
+    return Group(table, Text(f"{note}high end (of the logarithm, where an axis is logarithmic)."))
 
 
 def _choose_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:

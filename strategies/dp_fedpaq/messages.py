@@ -32,7 +32,7 @@ TRAIN_LOSS_KEY, LOCAL_FAILURE_KEY = "train-loss", "local-failure"
 
 REFUSED = 1001
 FAILED = 1002
-# 1003: whatever the application's client could not answer.
+UNANSWERED = 1003  # whatever the application's client could not answer
 STATE_LOST = 1004
 REFUSED_BY_POLICY = 1005  # a device's own, whatever the method
 UNREADABLE = 1006  # no client says so: the server does, of a reply

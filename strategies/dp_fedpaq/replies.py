@@ -13,6 +13,7 @@ from strategies.dp_fedpaq.messages import (
     REFUSED,
     REFUSED_BY_POLICY,
     STATE_LOST,
+    UNANSWERED,
     UNREADABLE,
     MessageError,
     Reply,
@@ -23,11 +24,23 @@ from strategies.mechanisms.clipping import l2_norm
 from strategies.mechanisms.packing import PackingError
 from strategies.rounds import RoundResult, payload_bytes
 
+# Flower's own; a device whose trusted signers have not signed the code answers with this one.
+NODE_UNAVAILABLE, UNVERIFIED = 5, 7
+NO_ANSWER, NOT_CONNECTED, SITS_OUT = "no answer", "not connected", "sits out"
+# What a code of an error says, of Flower (below 1000) and of this application.
 ERRORS = {
     0: "unknown error",
+    1: "could not load the code",
     2: "client app raised",
+    3: "the request has expired",
+    4: "the reply has expired",
+    NODE_UNAVAILABLE: "lost its connection",
+    6: "a mod of Flower's failed",
+    UNVERIFIED: "could not verify the code",
+    8: "client app crashed",
     REFUSED: "refused by the client",
     FAILED: "failed on the client",
+    UNANSWERED: "could not answer",
     STATE_LOST: "could not keep its state",
     REFUSED_BY_POLICY: "refused by the device's policy",
     UNREADABLE: "reply that cannot be read",
@@ -54,6 +67,8 @@ class CollectedReplies:
         Replies that were errors.
     dropped : Counter of str
         Replies that were dropped, by reason.
+    left_out : dict of int to str
+        Clients that were asked and whose uploads are not there, and why.
     uplink_bytes, control_bytes : int
         Bytes of the arrays, and of everything else, in all replies.
     """
@@ -66,6 +81,7 @@ class CollectedReplies:
     local_failures: int = 0
     num_errors: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    left_out: dict[int, str] = field(default_factory=dict)
     uplink_bytes: int = 0
     control_bytes: int = 0
 
@@ -73,6 +89,11 @@ class CollectedReplies:
     def mean_loss(self) -> float | None:
         """Mean of the reported losses; None if there is none."""
         return math.fsum(self.losses) / len(self.losses) if self.losses else None
+
+    def drop(self, client: int, reason: str) -> None:
+        """Count a reply that is of no use."""
+        self.dropped[reason] += 1
+        self.left_out[client] = reason
 
     def decode(
         self, num_parameters: int, parameters: DpFedPaqParameters, longest: float = math.inf
@@ -82,14 +103,14 @@ class CollectedReplies:
         The sum must not depend on who answered first, nor memory on how many did. An upload whose
         L2 norm is above `longest` is dropped: added to the others, it would round their noise away.
         """
-        for _, upload in sorted(self.uploads, key=lambda pair: pair[0]):
+        for client, upload in sorted(self.uploads, key=lambda pair: pair[0]):
             try:
                 update = decode_update(upload, num_parameters, parameters)
             except PackingError as error:
-                self.dropped[str(error)] += 1
+                self.drop(client, str(error))
                 continue
             if math.isfinite(longest) and l2_norm(update) > longest:
-                self.dropped["longer than any honest upload"] += 1
+                self.drop(client, "longer than any honest upload")
                 continue
             self.num_valid += 1
             self.valid_bytes += len(upload)
@@ -129,6 +150,8 @@ def collect_replies(
         else:
             answered.add(node)
             _sort_reply(message, cohort[node], collected, parse)
+    silent = (client for node, client in cohort.items() if node not in answered)
+    collected.left_out |= dict.fromkeys(silent, NO_ANSWER)
     return collected
 
 
@@ -139,23 +162,27 @@ def _sort_reply(
     parse: Callable[[Message], Reply],
 ) -> None:
     if message.has_error():
-        # The code alone: a reason is the client's own text.
-        known = ERRORS.get(message.error.code, f"error {message.error.code}")
-        collected.dropped[known] += 1
+        collected.drop(client, name_error(message.error.code))
         collected.num_errors += 1
         return
     try:
         reply = parse(message)
     except MessageError as error:
-        collected.dropped[str(error)] += 1
+        collected.drop(client, str(error))
         return
     if reply.upload is None:
         collected.ineligible.add(client)
+        collected.left_out[client] = SITS_OUT
         return
     collected.uploads.append((client, reply.upload))
     collected.local_failures += reply.local_failure
     if reply.train_loss is not None:
         collected.losses.append(reply.train_loss)
+
+
+def name_error(code: int) -> str:
+    """Say what an error is; the code alone counts, since a reason is the client's own text."""
+    return ERRORS.get(code, f"error {code}")
 
 
 def describe_round(
@@ -167,8 +194,12 @@ def describe_round(
     seconds: float,
     num_sampled: int,
     with_loss: bool,
+    absent: Iterable[int] = (),
 ) -> RoundResult:
-    """Describe a round whose replies have been decoded; `arrays` is the model after it."""
+    """Describe a round whose replies have been decoded.
+
+    `arrays` is the model after it; `absent` are clients that should have been asked.
+    """
     sizes = [payload_bytes(request) for request in requests]
     return RoundResult(
         server_round=server_round,
@@ -187,4 +218,5 @@ def describe_round(
         downlink_bytes=sum(size for size, _ in sizes),
         update_bytes=got.valid_bytes,
         control_bytes=sum(size for _, size in sizes) + got.control_bytes,
+        left_out=got.left_out | dict.fromkeys(absent, NOT_CONNECTED),
     )

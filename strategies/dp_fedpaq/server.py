@@ -153,7 +153,7 @@ class DpFedPaq(RoundStrategy):
         )
         self._plan = Participation(kind=participation, colluding_fraction=colluding_fraction)
         self._population: list[int] | None = None
-        self._num_drawn = 0
+        self._drawn: list[int] = []
         self._cohort: dict[int, int] = {}
         self._start: tuple[ArrayRecord, Vector, ArrayLayout] | None = None
         self._collected = CollectedReplies()
@@ -217,7 +217,7 @@ class DpFedPaq(RoundStrategy):
         if not self._budget.allows(8 * self.tally.uplink_bytes, len(drawn), size):
             raise EndOfRun(f"the uplink budget of {self._budget.bits} bits would be exceeded")
         self._start = (arrays, layout.flatten(model), layout)
-        self._num_drawn = len(drawn)
+        self._drawn = drawn
         # Whoever is not connected is lost, like one that does not answer.
         self._cohort = {clients[client]: client for client in drawn if client in clients}
         self.tally = self.tally.begin_round(self._cohort.values())
@@ -246,7 +246,7 @@ class DpFedPaq(RoundStrategy):
         self.log_dropped(server_round, collected.dropped)
         self._collected = collected
         self.tally = self.tally.add_replies(
-            self._num_drawn, collected.ineligible, collected.num_valid, collected.uplink_bytes
+            len(self._drawn), collected.ineligible, collected.num_valid, collected.uplink_bytes
         )
         if not self._is_published(collected.num_valid):
             valid, least = collected.num_valid, self.cohorts.min_replies
@@ -304,7 +304,8 @@ class DpFedPaq(RoundStrategy):
             arrays if aggregated is None else aggregated,
             requests,
             self._collected,
-            num_sampled=self._num_drawn,
+            num_sampled=len(self._drawn),
+            absent=set(self._drawn).difference(self._cohort.values()),
             seconds=time.perf_counter() - begin,
             # In a secret run no client may report a loss, so none is believed.
             with_loss=self._parameters.randomness == "seeded",

@@ -277,6 +277,7 @@ class DpFtsDe(RoundStrategy):
             requests,
             self._collected.counts,
             num_sampled=self._parameters.num_agents,
+            absent=set(self._numbers.values()).difference(self._asked.cohort.values()),
             seconds=time.perf_counter() - begin,
             with_loss=False,
         )

@@ -8,12 +8,7 @@ from flwr.app import Context, Message
 
 from strategies.device_state import ContextState, DeviceState, LedgerEntry
 from strategies.dp_fedpaq.client import LocalUpdate, digest_terms
-from strategies.dp_fedpaq.messages import (
-    FAILED,
-    REFUSED,
-    error_reply,
-    ineligible_reply,
-)
+from strategies.dp_fedpaq.messages import FAILED, REFUSED, error_reply
 from strategies.mechanisms.guarantee import MAX_DELTA
 from strategies.mechanisms.rng import Randomness
 from strategies.niss.calibration import plan_own_noise
@@ -21,7 +16,7 @@ from strategies.niss.key_memory import NOBODY_KNOWN, DeviceTrust, KeyMemory
 from strategies.niss.messages import READY, REGISTER, card_reply, parse_request, ready_reply
 from strategies.niss.noise_plan import has_room
 from strategies.niss.parameters import NissParameters
-from strategies.niss.participant import METHOD, Participant
+from strategies.niss.participant import METHOD, USED_UP, Participant, refuse
 from strategies.niss.upload import answer_upload
 
 _log = logging.getLogger(__name__)
@@ -84,14 +79,14 @@ def train(
         return error_reply(message, REFUSED, "request refused by the client")
     parameters = request.parameters
     if not accepted:
-        return error_reply(message, REFUSED, "parameters refused by the client")
+        return refuse(message, "parameters refused by the client")
     if max_epsilon is not None and not _keeps_to_epsilon(parameters):
-        return error_reply(message, REFUSED, "the run keeps to no epsilon")
+        return refuse(message, "the run keeps to no epsilon")
     memory = ContextState(context) if state is None else state
     entry = memory.read_entry(METHOD)
     agreed = digest_terms(parameters.to_json(), terms)
     if entry.terms not in ("", agreed):
-        return error_reply(message, REFUSED, "parameters changed within a run")
+        return refuse(message, "parameters changed within a run")
     number = int(context.node_config.get("partition-id", context.node_id))
     randomness = Randomness(parameters.update.randomness, parameters.update.seed)
     client = Participant(
@@ -138,32 +133,39 @@ def _say_ready(client: Participant, entry: LedgerEntry) -> Message:
     if client.is_past(entry):
         return client.refuse("round already answered")
     if not client.is_repeat(entry) and entry.participations >= parameters.update.num_participations:
-        return ineligible_reply(client.message)
+        return client.sit_out(USED_UP)
     try:
         records = client.num_records()
     except Exception:
         _log.exception("data could not be read")
         return error_reply(client.message, FAILED, "data could not be read")
     if records < parameters.min_records and parameters.update.is_size_public:
-        return ineligible_reply(client.message)
-    if not _meets_its_targets(client, records):
-        return ineligible_reply(client.message)
+        least = parameters.min_records
+        return client.sit_out(f"{records} records, at least {least} are needed")
+    if reason := _explain_missing_room(client, records):
+        return client.sit_out(reason)
     nonce = client.keys.begin(*client.asked)
     weighs = parameters.weighting == "examples"
     return ready_reply(client.message, nonce, records if weighs else None)
 
 
-def _meets_its_targets(client: Participant, records: int) -> bool:
-    """Return whether the client can add as much noise as the run and its owner ask for."""
+def _explain_missing_room(client: Participant, records: int) -> str:
+    """Say why the client cannot add as much noise as the run and its owner ask for, if so."""
     parameters = client.parameters
     if parameters.mode == "paper" or not parameters.update.adds_noise:
-        return True
+        return ""
     try:
         own = plan_own_noise(
             *(parameters, client.number, records, client.max_epsilon),
             has_trust_list=client.trust.peers is not None,
         )
         circle = parameters.circle_of(client.number)
-        return has_room(parameters, circle, client.request.server_round, own.needed, own.lone)
-    except (ValueError, ArithmeticError):
-        return False
+        if has_room(parameters, circle, client.request.server_round, own.needed, own.lone):
+            return ""
+        why = f"noise multiplier {max(own.needed, own.lone):.4g}"
+    except (ValueError, ArithmeticError) as error:
+        why = str(error)
+    if client.max_epsilon is None:
+        return f"the noise that its target needs has no room beside that of the others ({why})"
+    left = f"max-epsilon leaves {client.max_epsilon:.4g} for the run"
+    return f"{left}; the noise for that has no room beside that of the others ({why})"

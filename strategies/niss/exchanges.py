@@ -66,6 +66,7 @@ class Line:
         Roster
             With whoever registered, under the server's own number where that matters.
         """
+        current.miss(nodes.values())
         missing = set(roster.missing(nodes.values()))
         new = {node: client for node, client in nodes.items() if client in missing}
         got = self._ask(REGISTER, current, new, parse_card)

@@ -1,5 +1,6 @@
 """A client while it answers one request: what it was asked, who it is, what it remembers."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ from flwr.app import Message
 
 from strategies.device_state import DeviceState, LedgerEntry
 from strategies.dp_fedpaq.client import LocalUpdate
-from strategies.dp_fedpaq.messages import REFUSED, error_reply
+from strategies.dp_fedpaq.messages import REFUSED, error_reply, ineligible_reply
 from strategies.mechanisms.key_agreement import PublicCard, sign_card
 from strategies.niss.key_memory import DeviceTrust, KeyMemory
 from strategies.niss.messages import Request
@@ -16,6 +17,8 @@ from strategies.niss.parameters import NissParameters
 from strategies.niss.peers import bind_run_tag
 
 METHOD = "niss"
+USED_UP = "all its participations in the run are used up"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,18 @@ class Participant:
 
     def refuse(self, reason: str) -> Message:
         """Return a refusal; `reason` is a fixed sentence."""
-        return error_reply(self.message, REFUSED, reason)
+        return refuse(self.message, reason)
+
+    def sit_out(self, reason: str) -> Message:
+        """Return word that the client sits out; why is for its own log alone."""
+        _log.warning("NISS: sits out of round %d: %s", self.request.server_round, reason)
+        return ineligible_reply(self.message)
+
+
+def refuse(message: Message, reason: str) -> Message:
+    """Return a refusal, and log it; `reason` is a fixed sentence."""
+    _log.warning("NISS: refused: %s", reason)
+    return error_reply(message, REFUSED, reason)
 
 
 def _charged(entry: LedgerEntry) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message
 
 from strategies.dp_fedpaq.algorithm import Vector
 from strategies.dp_fedpaq.messages import STATE_LOST
-from strategies.dp_fedpaq.replies import ERRORS, CollectedReplies
+from strategies.dp_fedpaq.replies import ERRORS, NOT_CONNECTED, CollectedReplies
 from strategies.mechanisms.fixed_point import unpack
 from strategies.mechanisms.layout import ArrayLayout
 from strategies.mechanisms.packing import PackingError
@@ -20,6 +20,11 @@ from strategies.niss.roster import Group
 from strategies.rounds import RoundResult, payload_bytes
 
 WORD_BYTES = 4
+# A client tells nobody which.
+WHY_SIT_OUT = (
+    "too few records, their participations are used up (max_participations), or the noise that "
+    "they need has no room"
+)
 OWN_METRICS = (
     *("residual_noise_std", "num_dropped_after_ready", "num_attempts", "registration_bytes"),
 )
@@ -60,7 +65,7 @@ class OpenRound:
         Clients that sat out.
     uplink_bytes, control_bytes, registration_bytes : int
         Bytes of all replies' arrays; of everything else; of the registrations among that.
-    num_errors, local_failures, losses, dropped
+    num_errors, local_failures, losses, dropped, left_out
         As in `CollectedReplies`, of the latest attempt.
     """
 
@@ -88,6 +93,7 @@ class OpenRound:
     local_failures: int = 0
     losses: list[float] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    left_out: dict[int, str] = field(default_factory=dict)
 
     def next_attempt(self, arrays: ArrayRecord, start: Vector, layout: ArrayLayout) -> "OpenRound":
         """Return the round at its next attempt: traffic adds up, the rest begins anew."""
@@ -123,17 +129,19 @@ class OpenRound:
         self.losses += got.losses
         self.ineligible |= got.ineligible
         self.dropped += got.dropped
+        self.left_out |= got.left_out
 
     def explain(self, num_ready: int, num_asked: int) -> str:
         """Say why clients that are ready are not asked for an upload."""
         words = f"{num_ready} of {len(self.drawn)} clients are ready, {num_asked} can hide among "
         words += "enough others (min_ready)"
         if self.ineligible:
-            words += (
-                f"; {len(self.ineligible)} sit out: too few records, their participations are "
-                "used up (max_participations), or the noise that they need has no room"
-            )
+            words += f"; {len(self.ineligible)} sit out: {WHY_SIT_OUT}"
         return words
+
+    def miss(self, connected: Iterable[int]) -> None:
+        """Note who is not there to be asked."""
+        self.left_out |= dict.fromkeys(set(self.drawn).difference(connected), NOT_CONNECTED)
 
     @property
     def is_complete(self) -> bool:
@@ -164,6 +172,7 @@ class OpenRound:
             update_bytes=self.num_published * WORD_BYTES * self.start.size,
             control_bytes=sum(size for _, size in sizes) + self.control_bytes,
             own=dict(zip(OWN_METRICS, own, strict=True)),
+            left_out=self.left_out,
         )
 
 
@@ -183,7 +192,7 @@ def read_words(got: CollectedReplies, size: int, summed: list[int]) -> Iterator[
         try:
             words = unpack(upload, size)
         except PackingError:
-            got.dropped["upload of another length"] += 1
+            got.drop(client, "upload of another length")
             continue
         summed.append(client)
         yield words

@@ -18,12 +18,7 @@ from strategies.dp_fedpaq.algorithm import (
     subtract_models,
 )
 from strategies.dp_fedpaq.client import NOTHING_HIDDEN, describe_work, hash_model, read_model
-from strategies.dp_fedpaq.messages import (
-    FAILED,
-    error_reply,
-    ineligible_reply,
-    upload_reply,
-)
+from strategies.dp_fedpaq.messages import FAILED, error_reply, upload_reply
 from strategies.dp_fedpaq.received_model import ReceivedModel
 from strategies.mechanisms.fixed_point import pack
 from strategies.mechanisms.key_agreement import PublicCard
@@ -33,7 +28,7 @@ from strategies.niss.calibration import edge_share, plan_own_noise
 from strategies.niss.messages import UPLOAD_TYPE
 from strategies.niss.noise_plan import accept_grid, accept_scale, choose_grid, plan_noise
 from strategies.niss.parameters import SPARSE_FAILURE, NissParameters
-from strategies.niss.participant import Participant
+from strategies.niss.participant import USED_UP, Participant
 from strategies.niss.peers import PeerError, ReadyPeer, accept_peers, unpack_ready_set
 from strategies.niss.published_round import accept_shares
 
@@ -72,7 +67,7 @@ def answer_upload(client: Participant, entry: LedgerEntry) -> Message:
     if pending is None or pending[:2] != client.asked or client.is_past(entry):
         return client.refuse("not ready for this round, or already answered")
     if not client.is_repeat(entry) and entry.participations >= parameters.update.num_participations:
-        return ineligible_reply(client.message)
+        return client.sit_out(USED_UP)
     try:
         card = client.card()
         peers = _accept_ready_set(client, card, ready)

@@ -47,7 +47,9 @@ def refused(federation: Federation, folder: Path, *overrides: str) -> None:
     logs = [count_refusals(device.log) for device in federation.devices]
     code, _, errors = federation.finish(federation.start_run(*SETTINGS, *overrides, folder=folder))
     assert code == 1
-    assert errors.startswith("fl-app: ")
+    reason = errors.splitlines()[-1]
+    assert reason.startswith("fl-app: 0 of 2 nodes take part after 120 s; 2 needed")
+    assert "; 2 left out: could not verify the code (sign it, with fl-app sign, and set" in reason
     assert count_entries(federation) == before
     for device, old in zip(federation.devices, logs, strict=True):
         assert count_refusals(device.log) == old + 1, errors + device.log[-3000:]

@@ -16,6 +16,7 @@ from fl_app.config import compose_settings
 from fl_app.device_state import FolderState, list_entries
 from fl_app.errors import RunError
 from fl_app.run_store import RunStore
+from strategies.device_state import Observation
 from tests.conftest import read_outcome
 from tests.fl_app.ended import EXTRAS, FILES, assert_refused, list_files
 
@@ -446,6 +447,26 @@ def test_the_ledger_is_shown(fl_app, begun, tmp_path):
     assert (spent.code, spent.errors) == (0, "")
     rows = [line.split() for line in spent.output.splitlines() if "simulated" in line]
     assert [(row[1], row[-4], row[-2]) for row in rows] == [(str(n), "2", "∞") for n in range(4)]
+
+
+def test_an_owner_reads_the_best_points_of_its_own_searches(fl_app, tmp_path):
+    folder = tmp_path / "state"
+    for client, observations in ((0, [(0.25, -1.0), (0.5, 2.5), (0.75, 2.5)]), (3, [(1.0, -7.0)])):
+        state = FolderState(folder, "autumn", client)
+        for coordinate, value in observations:
+            state.add_observation(Observation((coordinate, 0.125), value))
+    shown = fl_app("ledger", "--state-dir", "state", "--best")
+    assert (shown.code, shown.errors) == (0, "")
+    rows = [line.split() for line in shown.output.splitlines() if "autumn" in line]
+    assert rows == [
+        ["autumn", "0", "3", "2.5", "0.5", "0.125"],
+        ["autumn", "3", "1", "-7", "1", "0.125"],
+    ]
+    # What was spent may be shown to others: no value is in it.
+    spent = fl_app("ledger", "--state-dir", "state")
+    assert (spent.code, "2.5" in spent.output) == (0, False)
+    refused = fl_app("ledger", "--state-dir", "state", "--best", "max-epsilon=3")
+    assert_refused(refused, 2, "ledger: '--best'; allowed: max-epsilon=...")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fl_app import cli, hydra_jobs
-from tests.fl_app.ended import EXTRAS, FILES, assert_refused, list_files
+from tests.fl_app.ended import EXTRAS, FILES, after_rounds, assert_refused, list_files
 
 SMALL = "num_rounds=2"
 
@@ -38,7 +38,8 @@ def test_a_run_leaves_its_folder_and_prints_its_summary(fl_app, tmp_path):
     assert list_files(tmp_path)[:2] == ["here", "here/it is"]
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["num_rounds"], summary["seed"]) == (2, 3)
-    lines = ended.output.splitlines()
+    assert ended.output.startswith("round 0/2  accuracy ")
+    lines = after_rounds(ended.output).splitlines()
     assert lines[0].split() == ["Strategy", "dp_fedpaq", "(sound", "mode)"]
     assert lines[-1] == f"report: {folder / 'report.html'}"
     assert "\x1b" not in ended.output
@@ -141,7 +142,7 @@ def test_a_run_that_was_stopped_shows_what_it_reached(fl_app, tmp_path, no_repor
     ended = fl_app("run", SMALL, "hydra.run.dir=run")
     assert ended.code == 1
     assert ended.errors == f"fl-app: interrupted; fl-app run resume={tmp_path / 'run'} goes on\n"
-    assert ended.output.startswith("Strategy ")
+    assert after_rounds(ended.output).startswith("Strategy ")
 
 
 def test_a_run_with_code_of_one_s_own_says_how_it_goes_on(fl_app, tmp_path, no_report, stopped):
@@ -180,7 +181,7 @@ def test_an_experiment_of_the_user_may_sweep(fl_app, tmp_path, no_report):
 # In a process of its own
 
 
-def test_the_command_prints_nothing_but_the_summary(tmp_path):
+def test_the_command_prints_nothing_but_rounds_and_the_summary(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "default", "-m", "fl_app.cli", "run", SMALL, "hydra.run.dir=run"],
         cwd=tmp_path,
@@ -190,7 +191,7 @@ def test_the_command_prints_nothing_but_the_summary(tmp_path):
     )
     ours = [line for line in done.stderr.splitlines() if re.search(r"fl_app|strategies", line)]
     assert ours == []
-    lines = done.stdout.splitlines()
+    lines = after_rounds(done.stdout).splitlines()
     assert lines[0].startswith("Strategy ")
     assert lines[-1] == f"report: {tmp_path / 'run' / 'report.html'}"
 
@@ -273,7 +274,7 @@ def test_the_simulation_engine_prints_nothing_but_the_summary(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    lines = after_rounds(done.stdout).splitlines()
     assert lines[0].startswith("Strategy ")
     assert lines[-1] == f"report: {tmp_path / 'run' / 'report.html'}"
     assert not re.search(r"INFO|WARNING|ray|flwr|\x1b", done.stdout)

@@ -1,6 +1,7 @@
 """The launcher of a deployment against commands that stand in for Flower's."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import pytest
 from fl_app.config import compose_settings
 from fl_app.engines import connection, deployment
 from fl_app.engines.deployment import run_deployment
-from fl_app.engines.submitted_run import FOLDER, OUTCOME, PREFIX
+from fl_app.engines.submitted_run import FOLDER, OUTCOME, PREFIX, PROGRESS, WARNING
 from fl_app.errors import ConfigError, RunError
 from fl_app.run_config import to_yaml
 
@@ -116,6 +117,29 @@ def test_a_folder_that_both_see_is_left_to_the_run(flower: Flower, tmp_path: Pat
     )
     run_deployment(SETTINGS, folder)
     assert (folder / "metrics.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("there", ["/there/run", None])
+def test_what_the_run_says_beside_its_results(
+    flower: Flower, tmp_path: Path, caplog: pytest.LogCaptureFixture, there: str | None
+) -> None:
+    """On one line each: whoever writes the log moves no terminal."""
+    folder = tmp_path / "run"
+    flower.answer(
+        "log",
+        record(PROGRESS, "waiting for devices: 0 of 2")
+        + record(FOLDER, there or str(folder))
+        + record(PROGRESS, "waiting for devices: 1 of 2\x1b[2J\n" + "x" * 2000)
+        + record(WARNING, "client 1: left out\nof 2 of 2 rounds")
+        + record(OUTCOME, ""),
+    )
+    told: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        run_deployment(SETTINGS, folder, tell=told.append)
+    assert told[:2] == ["run 12 is on SuperLink dep", "waiting for devices: 0 of 2"]
+    assert told[2].startswith("waiting for devices: 1 of 2 [2J x")
+    assert len(told[2]) == 1000
+    assert caplog.messages == ["client 1: left out of 2 of 2 rounds"]
 
 
 def test_signed_code_is_named_and_not_sent(flower: Flower, tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_a_run_reports_server_and_colluders(fl_app, tmp_path):
     assert ended.code == 0
     words = " ".join(ended.output.split())
     # 30 % of five are one whole client.
-    assert "The server, with the help of 20 % of the clients" in words
+    assert "false or colluding clients" in words
     outcome = read_outcome(tmp_path / "run")
     adversaries = [row["adversary"] for row in outcome.guarantees]
     assert adversaries == ["server_and_colluders", "server", "model_user"]
@@ -308,7 +308,7 @@ def test_a_run_reports_server_and_colluders(fl_app, tmp_path):
     first, second = outcome.rows[1:]
     assert first["registration_bytes"] > second["registration_bytes"] == 0
     report = (tmp_path / "run" / "report.html").read_text()
-    assert "with the help of 20 % of the clients" in " ".join(report.split())
+    assert "false or colluding clients (colluding_fraction: 20 %)" in " ".join(report.split())
     assert "no trust list" in report
 
 

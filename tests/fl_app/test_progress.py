@@ -1,4 +1,4 @@
-"""The live line of a run: on a terminal only, and only of this run."""
+"""What a run shows: a live line on a terminal, elsewhere a line a round; only of this run."""
 
 import io
 import json
@@ -103,10 +103,88 @@ def test_values_that_are_not_known_are_left_out(tmp_path):
     assert "epsilon none" in text
 
 
-def test_nothing_is_shown_elsewhere(tmp_path):
-    file = io.StringIO()
-    with show_progress(tmp_path, 20, Console(file=file)):
+def test_what_is_waited_for_is_shown_until_the_first_round(tmp_path):
+    terminal = Terminal()
+    with show_progress(tmp_path, 20, terminal.console) as tell:
+        tell("waiting for devices: 1 of [2]")
+        assert terminal.wait_for("waiting for devices: 1 of [2]")
         append(tmp_path, 1)
+        assert terminal.wait_for("1/20")
+    terminal.close()
+
+
+class Pipe(io.StringIO):
+    """A file that can be waited for; what was not flushed is not there."""
+
+    there = ""
+
+    def flush(self):
+        self.there = self.getvalue()
+
+    def wait_for(self, words: str) -> bool:
+        deadline = time.monotonic() + 10
+        while words not in self.there and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return words in self.there
+
+
+def test_elsewhere_there_is_a_line_a_round(tmp_path):
+    file = Pipe()
+    with show_progress(tmp_path, 3, Console(file=file, width=20)) as tell:
+        tell("waiting for devices: 1 of 2")
+        assert file.there == "waiting for devices: 1 of 2\n"
+        append(tmp_path, 0, num_sampled=0, num_replies=0, epsilon=0.0)
+        assert file.wait_for("round 0/3  accuracy")
+        append(tmp_path, 1, num_sampled=3, num_replies=2)
+        append(tmp_path, 2, num_sampled=None, num_replies=None)
+        append(tmp_path, 3, num_sampled=3, num_replies=None)
+    rest = "accuracy 0.5000  loss 1.2500  up 2.05 kB  epsilon 3.00"
+    assert file.there.splitlines()[1:] == [
+        f"round 0/3  {rest.replace('3.00', '0')}",
+        f"round 1/3  2 of 3 replies  {rest}",
+        f"round 2/3  {rest}",  # secret figures are not there to be shown
+        f"round 3/3  {rest}",
+    ]
+    assert not is_following()
+
+
+def test_of_many_rounds_a_hundred_have_a_line(tmp_path):
+    file = Pipe()
+    with show_progress(tmp_path, 250, Console(file=file)):
+        for server_round in range(251):
+            append(tmp_path, server_round)
+    numbers = [int(line.split()[1].partition("/")[0]) for line in file.there.splitlines()]
+    assert numbers == [*range(0, 250, 3), 250]
+
+
+def test_elsewhere_a_run_that_goes_on_shows_its_new_rounds(tmp_path):
+    for server_round in range(3):
+        append(tmp_path, server_round)
+    for resume, first in ((True, 3), (False, 0)):
+        file = Pipe()
+        with show_progress(tmp_path, 9, Console(file=file), resume=resume):
+            append(tmp_path, 3)
+        assert file.there.startswith(f"round {first}/9 ")
+        assert file.there.splitlines()[-1].startswith("round 3/9 ")
+
+
+def test_a_pipe_that_nobody_reads_ends_nothing(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    file = os.fdopen(writer, "w")
+    with show_progress(tmp_path, 9, Console(file=file)) as tell:
+        tell("waiting")
+        append(tmp_path, 1)
+    assert not is_following()
+    with pytest.raises(BrokenPipeError):
+        file.close()
+
+
+def test_a_sweep_s_jobs_show_nothing_elsewhere(tmp_path):
+    file = io.StringIO()
+    with show_progress(tmp_path, 20, Console(file=file), lines=False) as tell:
+        append(tmp_path, 1)
+        tell("waiting")
         assert not is_following()
     assert file.getvalue() == ""
 

@@ -62,7 +62,7 @@ def test_the_page_says_what_the_run_reached_and_guarantees(tmp_path):
         "5 times fewer than 32-bit floats",
         "ε against the server 8.00",
         "Anyone who uses the released models",
-        "The server, with the help of 10 % of the clients",
+        "false or colluding clients (colluding_fraction: 10 %)",
         "One training record, exchanged for any other",
         "What every line above assumes: no Sybils",
         "Uplink (updates) 15.6 kB 5.20 kB 520 B",

@@ -106,6 +106,14 @@ def test_contradicting_entries_never_make_a_guarantee(changes, status):
         ({"adversary": "model_user", "colluding_fraction": 1.0}, "with the help of all other cl"),
         ({"colluding_fraction": 0.125}, "with the help of 12.5 % of the clients"),
         ({"adversary": "a neighbour", "colluding_fraction": None}, "a neighbour"),
+        (
+            {"adversary": "server_and_colluders", "colluding_fraction": 0.0},
+            "The server with false or colluding clients (colluding_fraction: 0 %)",
+        ),
+        (
+            {"adversary": "server_and_colluders", "colluding_fraction": 0.25},
+            "false or colluding clients (colluding_fraction: 25 %)",
+        ),
     ],
 )
 def test_an_adversary_is_described_with_its_helpers(changes, words):

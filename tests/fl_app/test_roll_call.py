@@ -182,6 +182,36 @@ def test_too_few_devices() -> None:
             devices(*good, bad, least=4)
 
 
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (Error(1005, "x"), "refused by the device's policy (why is in the device's own log)"),
+        (Error(1003, "x"), "could not answer (why is in the device's own log)"),
+        (Error(7, "x"), "could not verify the code (sign it, with fl-app sign, and set engine.sig"),
+        (Error(5, "x"), "lost its connection"),
+        (Error(77, "x"), "error 77"),
+        (None, "no answer"),
+        ((-1, 2), "no valid answer"),
+    ],
+)
+def test_why_a_device_is_left_out(bad: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    with pytest.raises(RunError) as ended:
+        read_device_ids(Claims((0, 2), bad), 2, tell=told.append)
+    assert f"of its own; 1 left out: {words}" in str(ended.value)
+    assert f"node {FIRST + 1} is left out: {words}" in caplog.text
+    assert told[0] == "waiting for devices: 0 of 2"
+    assert told[1].startswith(
+        f"waiting for devices: 1 of 2 (others may still connect); 1 left out: {words}"
+    )
+    assert len(told) == 2, "a line only where something has changed"
+
+
+def test_equal_reasons_are_counted() -> None:
+    with pytest.raises(RunError, match=r"; 2 left out: could not verify .*; 1 left out: no answer"):
+        devices(Error(7, "x"), None, Error(7, "y"), least=3)
+
+
 def test_of_two_that_claim_a_number_the_smaller_node_id_has_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

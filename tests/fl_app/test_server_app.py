@@ -2,6 +2,7 @@
 
 import json
 import logging
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -126,6 +127,28 @@ def test_a_launcher_is_told_the_end_in_a_file(
     assert read_outcome(file) == Outcome(str(raised.value))
     assert "clients of round 1 sit out" in str(raised.value)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_what_is_missing_is_missing_on_the_superlink_s_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    """Where the run was started, it may be installed."""
+    monkeypatch.setattr(server_app, "is_remote", lambda grid: remote)
+    file = tmp_path / "outcome.json"
+    with pytest.raises(ValueError, match="nowhere"):
+        launch(
+            tmp_path / "run",
+            "model=user",
+            "model.path=nowhere:build",
+            **{"outcome-file": str(file)},
+        )
+    outcome = read_outcome(file)
+    assert outcome is not None
+    said = str(outcome.failure)
+    place = "on the SuperLink's machine: " if remote else ""
+    assert said.startswith(f"{place}ValueError: model.path: 'nowhere:build'; no module nowhere is")
+    assert platform.node() in said
 
 
 def test_whoever_uses_flower_alone_reads_the_end(

@@ -1,6 +1,7 @@
 """Records in a log: nothing is lost or taken for a record, and no name in one leads elsewhere."""
 
 import json
+import logging
 
 import pytest
 from hypothesis import given
@@ -11,18 +12,22 @@ from fl_app.engines.submitted_run import (
     FOLDER,
     OUTCOME,
     PREFIX,
+    PROGRESS,
+    WARNING,
     RebuiltStore,
     Record,
     ToldStore,
     is_marked,
     mark_folder,
+    print_progress,
     print_record,
     read_record,
+    told_warnings,
 )
 from fl_app.run_store import RunStore
 
 
-@given(st.sampled_from([FOLDER, OUTCOME, *FILES]), st.text())
+@given(st.sampled_from([FOLDER, OUTCOME, WARNING, PROGRESS, *FILES]), st.text())
 def test_a_record_survives_the_log(kind, text):
     with pytest.MonkeyPatch.context() as patch:
         written = []
@@ -102,3 +107,21 @@ def test_a_folder_is_told_by_its_mark(tmp_path):
 def test_half_a_line_at_the_end_of_a_log_is_no_record():
     line = PREFIX + json.dumps({"kind": OUTCOME, "text": "why"})
     assert all(read_record(line[:length]) is None for length in range(len(line)))
+
+
+def test_warnings_are_told_once_whatever_their_round(capsys):
+    log, other = logging.getLogger("strategies.some"), logging.getLogger("elsewhere")
+    with told_warnings():
+        log.warning("round %d: dropped %s", 1, {"x": 1})
+        log.warning("round %d: dropped %s", 2, {"x": 1})
+        log.warning("round %d: dropped %s", 3, {"x": 2})
+        log.info("not a warning")
+        other.warning("not ours")
+        print_progress("waiting")
+    log.warning("over")
+    lines = capsys.readouterr().out.splitlines()
+    assert [read_record(line) for line in lines] == [
+        Record(WARNING, "round 1: dropped {'x': 1}"),
+        Record(WARNING, "round 3: dropped {'x': 2}"),
+        Record(PROGRESS, "waiting"),
+    ]

@@ -19,7 +19,7 @@ from flwr.app import (
 from fl_app.allow_list import ALLOWED
 from fl_app.cli import main
 from fl_app.device_state import FolderState
-from fl_app.engines.in_process import run_in_process
+from fl_app.engines.in_process import InProcessGrid, run_in_process
 from fl_app.errors import RunError
 from fl_app.run_name import read_name
 from fl_app.server_app import app as server_app
@@ -138,13 +138,21 @@ def fail_locally(message: Message, reply: Message) -> Message:
 
 
 SAYINGS = {
-    **{f"error {code}": error(code) for code in (STATE_LOST, 0, 2, 1001, 1005, 77, -(2**31))},
+    "could not keep its state": error(STATE_LOST),
+    "unknown error": error(0),
+    "client app raised": error(2),
+    "lost its connection": error(5),
+    "refused by the client": error(1001),
+    "could not answer": error(1003),
+    "refused by the device's policy": error(1005),
+    "error 77": error(77),
+    f"error {-(2**31)}": error(-(2**31)),
     "sits out": sit_out,
 }
 
 
-@pytest.mark.parametrize("say", SAYINGS.values(), ids=SAYINGS)
-def test_no_device_ends_the_run_of_the_others(tmp_path: Path, say: Say) -> None:
+@pytest.mark.parametrize(("why", "say"), SAYINGS.items(), ids=SAYINGS)
+def test_no_device_ends_the_run_of_the_others(tmp_path: Path, why: str, say: Say) -> None:
     devices = make_devices(tmp_path)
     devices[2] = Saying(tmp_path / "other", 2, say=say)
     outcome = run_on_devices(tmp_path / "run", devices, *FEDPAQ, "engine=deployment")
@@ -154,6 +162,8 @@ def test_no_device_ends_the_run_of_the_others(tmp_path: Path, say: Say) -> None:
     assert outcome.summary["engine"] == "deployment"
     log = (tmp_path / "run" / "run.log").read_text()
     assert ("dropped {" in log) == (say is not sit_out)
+    assert f"client 2: left out of {ROUNDS} of {ROUNDS} rounds: {why}\n" in log
+    assert log.count("left out of") == 1
     assert "a text of the device's own" not in log
 
 
@@ -164,6 +174,60 @@ def test_nor_in_the_other_methods(tmp_path: Path, overrides: tuple[str, ...]) ->
     outcome = run_on_devices(tmp_path / "run", devices, *overrides, "engine=deployment")
     assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
     assert all(row["num_failures"] == 1 for row in outcome.rows[1:])
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert f"client 2: left out of {ROUNDS} of {ROUNDS} rounds: could not keep its state\n" in log
+    assert log.count("left out of") == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_device_that_is_gone_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    nodes, gone = InProcessGrid.get_node_ids, list[int]()
+
+    def leave(number: int, message: Message, reply: Message) -> None:
+        if number == 2 and message.metadata.message_type == "train":
+            gone.append(message.metadata.dst_node_id)
+
+    def left(grid: InProcessGrid) -> list[int]:
+        return [node for node in nodes(grid) if node not in gone]
+
+    monkeypatch.setattr(InProcessGrid, "get_node_ids", left)
+    devices = make_devices(tmp_path, allowed_strategies=ALL)
+    words = (*METHODS[name], "engine=deployment")
+    run_on_devices(tmp_path / "run", devices, *words, watch=leave)
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert f"client 2: left out of {ROUNDS - 1} of {ROUNDS} rounds: not connected\n" in log
+
+
+CURATOR = (
+    *("strategy=dp_fedpaq", "strategy.noise_at=server", "strategy.unit=client"),
+    *("strategy.quantizer=none", "strategy.sensitivity=whole_update", "strategy.target_epsilon=4"),
+    *("num_sampled_clients=2", "participation=poisson", "strategy.neighboring_relation=zero_out"),
+)
+SAMPLED = (*SEARCH, "strategy.sample_rate=0.5")
+
+
+@pytest.mark.parametrize("overrides", [CURATOR, SAMPLED], ids=["curator", "search"])
+def test_where_cohorts_are_secret_nobody_is_named(
+    tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    """How often a client was left out would say how often it was drawn."""
+    devices = make_devices(tmp_path, allowed_strategies=ALL)
+    devices[2] = Saying(tmp_path / "other", 2, say=error(1005), allowed_strategies=ALL)
+    run_on_devices(tmp_path / "run", devices, *overrides, "engine=deployment")
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert "left out" not in log
+    assert "policy" not in log
+
+
+def test_a_run_that_fails_names_who_was_left_out_too(tmp_path: Path) -> None:
+    devices = [Saying(tmp_path / f"{n}", n, say=error(1005)) for n in range(CLIENTS)]
+    with pytest.raises(RunError, match="every client of round 1 answered with an error"):
+        run_on_devices(tmp_path / "run", devices, *FEDPAQ, "engine=deployment")
+    log = (tmp_path / "run" / "run.log").read_text()
+    for client in range(CLIENTS):
+        assert f"client {client}: left out of 1 of 1 round: refused by the device's policy" in log
 
 
 def test_a_simulation_ends_where_a_client_s_state_is_lost(tmp_path: Path) -> None:
@@ -248,6 +312,19 @@ def test_when_all_devices_fail_the_run_ends(tmp_path: Path) -> None:
         run_on_devices(tmp_path / "run", devices, *FEDPAQ, *small, "engine=deployment")
 
 
+def test_when_all_devices_of_niss_sit_out_the_run_ends_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = make_devices(tmp_path, allowed_strategies=ALL, max_epsilon=0.05)
+    reason = "all 4 clients of round 1 sit out: .* has no room; each client's own log says which"
+    with pytest.raises(RunError, match=reason):
+        run_on_devices(tmp_path / "run", devices, *NISS, "engine=deployment")
+    assert "NISS: sits out of round 1: max-epsilon leaves 0.05 for the run; " in caplog.text
+    log = (tmp_path / "run" / "run.log").read_text()
+    for client in range(CLIENTS):
+        assert f"client {client}: left out of 1 of 1 round: sits out\n" in log
+
+
 def test_devices_that_do_not_say_who_they_are_are_left_out(tmp_path: Path) -> None:
     devices = [*make_devices(tmp_path), Device(tmp_path / "strange", 3), Device(tmp_path / "x", 7)]
     devices[1].node_config["max-epsilon"] = "much"
@@ -257,7 +334,7 @@ def test_devices_that_do_not_say_who_they_are_are_left_out(tmp_path: Path) -> No
     assert [row["num_replies"] for row in outcome.rows[1:]] == [CLIENTS - 1] * ROUNDS
     assert outcome.summary["num_clients"] == CLIENTS - 1
     log = (tmp_path / "run" / "run.log").read_text()
-    for what in ("no valid answer", "claims number 3, as another", "no valid answer"):
+    for what in ("refused by the device's policy (why", "claims number 3, as another"):
         assert f"is left out: {what}" in log
     assert devices[4].releases == devices[5].releases == devices[1].releases == []
 

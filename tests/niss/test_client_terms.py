@@ -67,7 +67,7 @@ def test_noise_that_does_not_fit_is_not_charged() -> None:
 
 @pytest.mark.parametrize(("limit", "sits_out"), [(0.5, True), (1e-20, True), (2.5, False)])
 def test_a_device_that_needs_too_much_noise_is_never_named_as_ready(
-    wiretap: Wiretap, limit: float, sits_out: bool
+    wiretap: Wiretap, caplog: pytest.LogCaptureFixture, limit: float, sits_out: bool
 ) -> None:
     """Else it would vanish after each ready set that names it, at the others' expense."""
     server = make_server()
@@ -75,6 +75,9 @@ def test_a_device_that_needs_too_much_noise_is_never_named_as_ready(
     device = server.devices[0]
     reply = parse_ready(device.answer(server.request(READY, 1, 1), max_epsilon=limit))
     assert (reply.upload is None) == sits_out
+    # The number is for the device's owner: it is in the device's own log.
+    why = f"NISS: sits out of round 1: max-epsilon leaves {limit:g} for the run; the noise for that"
+    assert (why in caplog.text) == sits_out
     # Whoever was told that it is ready can make the noise.
     server.ask_ready()
     fields = {"ready_set": pack_ready_set(server.ready_set(0)), **server.scale()}
@@ -85,7 +88,7 @@ def test_a_device_that_needs_too_much_noise_is_never_named_as_ready(
 
 @pytest.mark.parametrize(("unit", "sits_out"), [("record", True), ("client", False)])
 def test_a_client_with_few_records_sits_out_where_their_number_is_public(
-    wiretap: Wiretap, unit: str, sits_out: bool
+    wiretap: Wiretap, caplog: pytest.LogCaptureFixture, unit: str, sits_out: bool
 ) -> None:
     server = make_server(unit=unit, batch_size=30)
     server.register()
@@ -93,6 +96,7 @@ def test_a_client_with_few_records_sits_out_where_their_number_is_public(
         reply = parse_ready(device.answer(server.request(READY, 1, 1)))
         assert (reply.upload is None) == sits_out
         server.nonces[number] = b"" if reply.upload is None else reply.upload[:16]
+    assert ("sits out of round 1: 20 records, at least 30 are needed" in caplog.text) == sits_out
     if not sits_out:
         assert not server.ask_upload(0).has_error()
         assert (wiretap.uploads[0].update == 0).all()

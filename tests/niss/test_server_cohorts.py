@@ -101,6 +101,7 @@ def test_a_client_that_could_not_register_is_asked_again_in_the_next_round() -> 
     run = start(grid, 2, min_ready=3)
     assert [client_of(m) for m in grid.sent(REGISTER)] == [0, 1, 2, 3, 0]
     assert [row.num_replies for row in run.rows] == [3, 4]
+    assert [row.left_out for row in run.rows] == [{0: "no answer"}, {}]
     assert run.strategy.tally.uploads == {0: 1, 1: 2, 2: 2, 3: 2}
 
 
@@ -110,13 +111,18 @@ def test_clients_that_sit_out_are_no_failures_and_not_charged() -> None:
     run = start(RecordingGrid(4, app), 1, **unit)
     (row,) = run.rows
     assert (row.num_replies, row.num_ineligible, row.num_failures) == (3, 1, 0)
+    assert row.left_out == {0: "sits out"}
     assert run.strategy.tally.uploads == {1: 1, 2: 1, 3: 1}
 
 
-def test_a_client_whose_participations_are_used_up_sits_out() -> None:
+def test_a_client_whose_participations_are_used_up_sits_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = start(RecordingGrid(4), 3, max_participations=2)
     assert [(row.num_replies, row.num_ineligible) for row in run.rows] == [(4, 0), (4, 0), (0, 4)]
     assert set(run.strategy.tally.uploads.values()) == {2}
+    assert "sits out of round 3: all its participations in the run are used up" in caplog.text
+    assert "sits out of round 2" not in caplog.text
 
 
 def test_tries_of_a_round_use_up_participations() -> None:
