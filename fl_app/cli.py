@@ -159,7 +159,10 @@ def _ledger(words: list[str], debug: bool) -> int:
             "ledger", words[1 if given else 0], f"a folder with {folder / STATE_FILE}"
         )
     if not given:
-        print_tables(ledger_table(list_entries(folder)))
+        if entries := list_entries(folder):
+            print_tables(ledger_table(entries))
+        else:
+            print("no client has its ledger here; a device's own: fl-app ledger --state-dir DIR")
         return 0
     if words[2:] == ["--best"]:
         print_tables(best_table(list_best(folder)))

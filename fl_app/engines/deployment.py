@@ -28,6 +28,7 @@ from fl_app.engines.submitted_run import (
 )
 from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
+from fl_app.named_code import name_again
 from fl_app.run_config import to_yaml
 from fl_app.run_store import LOG_FILE
 from fl_app.settings import RunSettings
@@ -84,7 +85,7 @@ def run_deployment(
     try:
         run = _submit(connection, settings, folder, resume)
         tell(f"run {run} is on SuperLink {name}")
-        _Follower(connection, run, store, to_yaml(settings), tell).follow()
+        _Follower(connection, run, store, settings, tell).follow()
     finally:
         (folder / MARK_FILE).unlink(missing_ok=True)
         stop.unlink(missing_ok=True)
@@ -119,11 +120,11 @@ class _Follower:
         connection: Connection,
         run: str,
         store: RebuiltStore,
-        config: str,
+        settings: RunSettings,
         tell: Callable[[str], None],
     ) -> None:
         self._connection, self._run, self._store = connection, run, store
-        self._config, self._tell = config, tell
+        self._settings, self._tell = settings, tell
         self._log = RunLog(connection, run)
         self._ended: str | None = None
         self._elsewhere: str | None = None
@@ -168,7 +169,7 @@ class _Follower:
                 away = Path(record.text) != self._store.folder
                 self._elsewhere = record.text if away else None
                 if away:
-                    self._store.write_config(self._config)
+                    self._store.write_config(to_yaml(self._settings))
             elif self._elsewhere is not None:
                 self._store.take(record)
 
@@ -194,10 +195,10 @@ class _Follower:
             return
         self._keep(self._log.read_whole())
         if self._ended is None:
+            again = name_again(Path(self._elsewhere or self._store.folder), self._settings)
             self._ended = (
                 f"the run ended without a word of its ServerApp ({status}): it was stopped or "
-                f"killed; resume={self._elsewhere or self._store.folder} goes on, where the "
-                "SuperLink sees that folder"
+                f"killed; fl-app run {again} goes on, where the SuperLink sees that folder"
             )
 
     def _keep_log(self) -> None:

@@ -12,17 +12,22 @@ from tests.deployment.federation import PATIENCE, Federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.deployment]
 
-BLOCK = re.compile(r"^ *<!-- devices -->\n *```bash\n(.*?)^ *```$", re.S | re.M)
+BLOCK = r"^ *<!-- {} -->\n *```bash\n(.*?)^ *```$"
 
 
-def read_steps() -> list[str]:
+def read_steps(marker: str) -> list[str]:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    return [textwrap.dedent(block) for block in BLOCK.findall(text)]
+    found = re.findall(BLOCK.format(marker), text, re.S | re.M)
+    return [textwrap.dedent(block) for block in found]
 
 
-def test_the_steps_set_up_devices_and_run() -> None:
-    steps = read_steps()
+@pytest.mark.parametrize("with_own_data", [False, True])
+def test_the_steps_set_up_devices_and_run(with_own_data: bool) -> None:
+    steps = read_steps("devices")
     assert len(steps) == 8
+    if with_own_data:
+        before, instead = read_steps("own data on devices")
+        steps = [*steps[:2], before, *steps[2:5], instead, steps[7]]
     port, first = find_free_port(), find_free_port()
     script = "\n".join(steps).replace("9093", str(port)).replace("9094", str(first))
     # The script's own default is the port in the text.
@@ -52,6 +57,8 @@ def test_the_steps_set_up_devices_and_run() -> None:
         # The last step's table: what the run has taken, and the limit.
         limits = [line.split() for line in done.stdout.splitlines() if "allowed" in line]
         assert any("10" in words for words in limits), done.stdout
+        if with_own_data:
+            assert outcome.summary["test_accuracy"] > 0.6
         assert not any(
             "could not" in log.read_text(errors="replace") for log in here.glob("d*.log")
         )

@@ -13,7 +13,7 @@ from fl_app import federated_run, run_inputs
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
-from fl_app.device_state import FolderState, list_entries
+from fl_app.device_state import FolderState, create_state, list_entries
 from fl_app.errors import RunError
 from fl_app.run_store import RunStore
 from strategies.device_state import Observation
@@ -435,6 +435,12 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(fl_app, tmp_path, monkeyp
 
 
 # The ledger
+
+
+def test_where_devices_keep_theirs_is_said(fl_app, tmp_path):
+    create_state(tmp_path / "run" / "checkpoint")
+    shown = fl_app("ledger", "run")
+    assert (shown.code, shown.output.count("--state-dir DIR")) == (0, 1)
 
 
 def test_the_ledger_is_shown(fl_app, begun, tmp_path):

@@ -187,7 +187,7 @@ def test_a_server_app_that_was_killed_says_nothing(flower: Flower, tmp_path: Pat
     for name in ("log", "log-show"):
         flower.answer(name, record(FOLDER, "/there/run"))
     flower.answer("list", '{"success": true, "runs": [{"status": "finished:failed"}]}')
-    with pytest.raises(RunError, match=r"finished:failed.*resume=/there/run"):
+    with pytest.raises(RunError, match=r"finished:failed.*fl-app run resume=/there/run goes on"):
         run_deployment(SETTINGS, tmp_path / "run")
 
 
