@@ -10,6 +10,7 @@ import pytest
 from fl_app.config import compose_settings
 from fl_app.hydra_jobs import execute
 from tests.conftest import Outcome, read_outcome
+from tests.fl_app.ended import after_rounds
 from tests.integration.launcher import Launcher, new_launcher, read_summary
 from tests.integration.searches import SEARCH, read_search
 
@@ -90,7 +91,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_line(launcher: Launcher) ->
             os.kill(process, signal.SIGKILL)
             break
     code, output, errors = launcher.finish()
-    assert (code, output) == (1, "")
+    assert (code, after_rounds(output)) == (1, "")
     (line,) = errors.splitlines()
     assert line.startswith("fl-app: a worker process has died (signal SIGKILL")
     launcher.assert_nothing_is_left()
