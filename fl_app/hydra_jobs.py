@@ -23,7 +23,6 @@ from fl_app.config import (
     sweeps_by_itself,
 )
 from fl_app.errors import ConfigError, RunError
-from fl_app.named_code import name_again
 from fl_app.run_inputs import check_data, fill_num_clients, with_absolute_paths
 
 if TYPE_CHECKING:
@@ -144,6 +143,8 @@ def run_jobs(words: list[str], debug: bool) -> int:
             settings = read_settings()
             run = execute(settings, folder, show_summary=not sweep)
             if run.summary and run.summary.get("interrupted"):
+                from fl_app.named_code import name_again
+
                 raise KeyboardInterrupt(f"{name_again(folder, settings)} goes on")
         except (Exception, SystemExit) as error:
             failures.append(_as_failure(error))
@@ -239,6 +240,8 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
             failures.append(_as_failure(error))  # Hydra would add lines of its own
             return
         if run.summary and run.summary.get("interrupted"):
+            from fl_app.named_code import name_again
+
             raise KeyboardInterrupt(f"{name_again(begun.folder, begun.settings)} goes on")
 
     run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)

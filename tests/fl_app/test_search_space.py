@@ -132,8 +132,8 @@ def test_a_place_is_within_its_integer_s_cell(axis, unit):
     if axis.kind == "integer":
         assert abs(axis.to_unit(value) - unit) <= 0.5 / (axis.high - axis.low + 1) + 1e-12
     else:
-        width = math.log((value + 0.5) / (value - 0.5))
-        ends = math.log((axis.high + 0.5) / (axis.low - 0.5))
+        width = math.log1p(1 / (value - 0.5))
+        ends = math.log1p((axis.high - axis.low + 1) / (axis.low - 0.5))
         assert abs(axis.to_unit(value) - unit) <= 0.5 * width / ends + 1e-9
 
 

@@ -118,8 +118,8 @@ def test_a_landmine_field_is_the_device_s_own_or_the_one_of_its_number(
         cells = {key: np.empty((1, fields), dtype=object) for key in ("feature", "label")}
         for place in range(fields):
             rng = np.random.default_rng(place if fields > 1 else number)
-            labels = np.arange(40) % 2
-            cells["feature"][0, place] = rng.normal(size=(40, 9)) + labels[:, None]
+            labels = np.arange(400) % 2  # so many that no two areas are equal by chance
+            cells["feature"][0, place] = rng.normal(size=(400, 9)) + labels[:, None]
             cells["label"][0, place] = labels[:, None]
         io.savemat(folder / LANDMINE_FILE, cells)
         return {"name": "landmine"}
