@@ -36,7 +36,6 @@ fi
 cd "$folder"
 trusted=()
 [ ! -e trusted.yaml ] || trusted=(--trusted-entities "$folder/trusted.yaml")
-case " $* " in *" state-dir="*) ;; *) set -- "state-dir=$folder/state" "$@" ;; esac
 exec python -m fl_app.supernode "${trusted[@]}" --superlink "$superlink" --root-certificates "$authority" \
     --auth-supernode-private-key "$folder/key" --host 127.0.0.1 --port "$port" \
-    --isolation subprocess -- "$@"
+    --isolation subprocess --state-dir "$folder/state" -- "$@"

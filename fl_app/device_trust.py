@@ -22,11 +22,10 @@ def read_device_trust(node_config: Mapping[str, object]) -> DeviceTrust:
     Raises
     ------
     ConfigError
-        If a file that is named cannot be read, is not what it should be, or if others may read the
-        private key.
+        If a key is there and names no file, or a file that is named cannot be read, is not what it
+        should be, or if others may read the private key.
     """
-    identity = str(node_config.get(IDENTITY_KEY) or "")
-    trusted = str(node_config.get(TRUSTED_KEY) or "")
+    identity, trusted = (_read_name(node_config, key) for key in (IDENTITY_KEY, TRUSTED_KEY))
     if not identity and not trusted:
         return NOBODY_KNOWN
     if trusted and not identity:
@@ -34,6 +33,16 @@ def read_device_trust(node_config: Mapping[str, object]) -> DeviceTrust:
             IDENTITY_KEY, None, f"a file with the device's own key beside {TRUSTED_KEY}"
         )
     return _read(identity, trusted)
+
+
+def _read_name(node_config: Mapping[str, object], key: str) -> str:
+    """Return the file that a key names; empty without the key. Nothing else means nobody."""
+    if key not in node_config:
+        return ""
+    value = node_config[key]
+    if not isinstance(value, str) or not value:
+        raise ConfigError(key, value, "a file's path, or no such key")
+    return value
 
 
 @lru_cache(maxsize=64)

@@ -3,6 +3,7 @@
 A run's folder may come from anybody, and its config.yaml may name any function that is installed.
 """
 
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,8 @@ from fl_app.errors import ConfigError
 from fl_app.objectives.settings import TrainingRunSettings
 from fl_app.settings import RunSettings
 
+# What Hydra reads as a text without quotes.
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@: -]*(?<! )")
 CODE_KEYS = ("data.path", "model.path", "objective.path")
 
 
@@ -56,10 +59,19 @@ def keep_to_named_code(settings: RunSettings, overrides: list[str]) -> RunSettin
 
 def name_again(folder: Path, settings: RunSettings) -> str:
     """Return the arguments of ``fl-app run`` with which a run goes on, as typed in a shell."""
-    named = dict.fromkeys(f"{key}={path}" for key, path in list_named_code(settings))
+    named = dict.fromkeys(f"{key}={_quote(path)}" for key, path in list_named_code(settings))
     if settings.engine.ray_address is not None:
         named[f"engine.ray_address={settings.engine.ray_address}"] = None
-    return shlex.join([f"resume={folder}", *named])
+    return shlex.join([f"resume={_quote(str(folder))}", *named])
+
+
+def _quote(value: str) -> str:
+    """Write a text as a value of Hydra's overrides."""
+    if _PLAIN.fullmatch(value):
+        return value
+    # A backslash stands for itself, but before a quote and before what would be looked up.
+    escaped = re.sub(r'(\\*)(")', r"\1\1\\\2", value.replace("${", "\\${"))
+    return '"' + re.sub(r"(\\+)\Z", r"\1\1", escaped) + '"'
 
 
 def require_named_again(

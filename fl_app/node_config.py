@@ -27,9 +27,10 @@ def read_pairs(words: Iterable[str]) -> dict[str, NodeValue]:
     Parameters
     ----------
     words : iterable of str
-        Each holds one ``KEY=VALUE``, or several with spaces between them: a value ends with its
-        quote, with its JSON object, or before the next key. Numbers, true and false are what they
-        look like; a TOML string is the text in it; all else is text.
+        Each is one ``KEY=VALUE``, whatever the value is. A single word may hold several, with
+        spaces between them, as a service's setting does: there a value ends with its quote, with
+        its JSON object, or before the next key. Numbers, true and false are what they look like; a
+        TOML string is the text in it; all else is text.
 
     Raises
     ------
@@ -37,8 +38,9 @@ def read_pairs(words: Iterable[str]) -> dict[str, NodeValue]:
         If a word is no such pair, or a key comes twice.
     """
     found: dict[str, NodeValue] = {}
-    for word in words:
-        for key, text in _split(word):
+    given = [word for word in words if word.strip()]
+    for word in given:
+        for key, text in _split(word) if len(given) == 1 else [_read_pair(word)]:
             if key in found:
                 raise ConfigError(key, text, "one value: it is given twice")
             found[key] = _read_value(key, text)
@@ -48,6 +50,14 @@ def read_pairs(words: Iterable[str]) -> dict[str, NodeValue]:
 def write_pairs(values: Mapping[str, NodeValue]) -> str:
     """Return values as Flower's ``--node-config`` reads them."""
     return " ".join(f"{key}={_write_value(value)}" for key, value in values.items())
+
+
+def _read_pair(word: str) -> tuple[str, str]:
+    """Return key and value of a word whose value nothing ends: a folder may have any name."""
+    key = _KEY.match(word)
+    if key is None:
+        raise ConfigError("node configuration", word, "KEY=VALUE")
+    return key[1], word[key.end() :]
 
 
 def _split(word: str) -> Iterator[tuple[str, str]]:

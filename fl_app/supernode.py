@@ -24,13 +24,16 @@ from fl_app.engines.supernode_internals import activate_patiently, read_node_con
 from fl_app.errors import ConfigError, RunError
 from fl_app.node_config import read_pairs, write_pairs
 
-CONFIG_OPTION = "--node-config"
+CONFIG_OPTION, STATE_OPTION = "--node-config", "--state-dir"
 # Beside the device's key: the number of the node that was activated with it.
 NODE_SUFFIX = ".node"
 
 
 def join_words(arguments: list[str]) -> list[str]:
-    """Return Flower's arguments, of which the words behind ``--`` are the node configuration."""
+    """Return Flower's arguments, of which the words behind ``--`` are the node configuration.
+
+    ``--state-dir DIR`` before them is where the device keeps its state, unless they name another.
+    """
     if "--" not in arguments:
         return arguments
     place = arguments.index("--")
@@ -38,7 +41,12 @@ def join_words(arguments: list[str]) -> list[str]:
     given = _read_options(own).node_config
     if given is not None:
         raise ConfigError(CONFIG_OPTION, given, "nothing beside KEY=VALUE behind --")
-    return [*own, CONFIG_OPTION, write_pairs(read_pairs(words))]
+    values = read_pairs(words)
+    if STATE_OPTION in own:
+        place = own.index(STATE_OPTION)
+        values = {"state-dir": own[place + 1], **values}
+        del own[place : place + 2]
+    return [*own, CONFIG_OPTION, write_pairs(values)]
 
 
 def check_start(arguments: list[str]) -> None:

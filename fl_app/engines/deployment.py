@@ -160,14 +160,14 @@ class _Follower:
     def _keep(self, records: list[Record]) -> None:
         for record in records:
             if record.kind == OUTCOME:
-                self._ended = record.text
+                self._ended = _as_line(record.text)
             elif record.kind == WARNING:
                 _log.warning("%s", _as_line(record.text))
             elif record.kind == PROGRESS:
                 self._tell(_as_line(record.text))
             elif record.kind == FOLDER:
                 away = Path(record.text) != self._store.folder
-                self._elsewhere = record.text if away else None
+                self._elsewhere = _as_line(record.text) if away else None
                 if away:
                     self._store.write_config(to_yaml(self._settings))
             elif self._elsewhere is not None:

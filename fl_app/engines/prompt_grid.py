@@ -4,9 +4,10 @@ Flower's own looks for replies every 3 seconds, all in one: one that cannot be r
 with it. It also believes what a reply says of itself: whose it is, and what it answers.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from flwr.app import Message
@@ -16,7 +17,10 @@ from fl_app.engines.relay import GridRelay
 from fl_app.warm_worker import shorten_pulls
 from strategies.dp_fedpaq.messages import UNREADABLE
 
+Look = Future[Message | None]
 POLL_SECONDS = 0.1
+# So many replies are looked for at once.
+BATCH = 16
 # After which a look at a reply goes on beside the others: the rest of the reply is to come.
 HOLD_SECONDS = 0.25
 
@@ -40,31 +44,30 @@ class PromptGrid(GridRelay):
         names = zip(self.push_messages(requests), requests, strict=False)
         waiting = {name: request for name, request in names if name}
         replies: list[Message] = []
-        held: dict[str, Future[Message | None]] = {}
-        # A thread more for each look that is held up; the others' are done one after another.
+        held: dict[str, Look] = {}
+        # A thread more for each look that is held up.
         threads = ThreadPoolExecutor(max(1, len(waiting)), thread_name_prefix="fl-app-look")
         try:
-            # However little time there is, what is there already counts.
-            is_first = True
-            while waiting and (is_first or time.monotonic() < end):
-                look = time.monotonic()
-                for name, request in list(waiting.items()):
-                    if not is_first and time.monotonic() >= end:
-                        break
-                    found = held.get(name) or threads.submit(self._look_for, name, request)
-                    wait([found], timeout=0.0 if name in held else HOLD_SECONDS)
-                    if not found.done():
-                        held[name] = found
-                        continue
-                    held.pop(name, None)
-                    if (reply := found.result()) is not None:
+            while waiting:
+                # What is there at the end counts, however long the look before took.
+                is_last = time.monotonic() >= end
+                busy = 0.0
+                for batch in _batches(waiting, held):
+                    look = time.monotonic()
+                    begun = {n: threads.submit(self._look_for, n, waiting[n]) for n in batch}
+                    held |= begun
+                    if not wait(begun.values(), timeout=HOLD_SECONDS).not_done:
+                        busy += time.monotonic() - look
+                for name in [name for name, look in held.items() if look.done()]:
+                    if (reply := held.pop(name).result()) is not None:
                         replies.append(reply)
                         del waiting[name]
-                is_first = False
+                if is_last:
+                    break
                 if waiting:
-                    now = time.monotonic()
                     # However many there are, half of the time is the others'.
-                    time.sleep(max(0.0, min(max(POLL_SECONDS, now - look), end - now)))
+                    left = end - time.monotonic()
+                    time.sleep(max(0.0, min(max(POLL_SECONDS, busy), left)))
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
         return replies
@@ -77,3 +80,10 @@ class PromptGrid(GridRelay):
             # Counted as an error of that node's; not told here, where a cohort may be secret.
             return attribute(None, request, name, UNREADABLE)
         return attribute(arrived[0], request, name, UNREADABLE) if arrived else None
+
+
+def _batches(waiting: Mapping[str, Message], held: Mapping[str, Look]) -> Iterator[list[str]]:
+    """Yield the names that no look goes on for, some at a time."""
+    names = iter([name for name in waiting if name not in held])
+    while batch := list(itertools.islice(names, BATCH)):
+        yield batch

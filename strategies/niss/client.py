@@ -68,7 +68,8 @@ def train(
       was told others, no noise cancels.
     * With `max_epsilon`, it takes part in sound, secret runs with noise only.
     * A nonce, and so a key, is used for one upload; round and attempt never go back. Each upload is
-      charged before it is computed. The same request again gets the same bytes or nothing.
+      charged before it is computed. The same request again gets the same bytes or nothing (secret
+      runs; a seeded one computes again, and releases nothing).
     * No message says what a pair's noise is, and none makes the client tell.
     """
     try:

@@ -165,5 +165,6 @@ def test_a_device_s_relative_folders_are_those_of_its_caller(tmp_path: Path) -> 
         )
         path, *arguments = done.stdout.splitlines()
         assert path == f"{tmp_path / 'own'}{os.pathsep}/there"
-        own = [] if more else [f"state-dir={tmp_path / 'device' / 'state'}"]
-        assert arguments[arguments.index("--") + 1 :] == [*own, *policy, *more]
+        place = arguments.index("--")
+        assert arguments[place - 2 : place] == ["--state-dir", str(tmp_path / "device" / "state")]
+        assert arguments[place + 1 :] == [*policy, *more]

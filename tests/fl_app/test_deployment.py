@@ -183,6 +183,22 @@ def test_the_last_lines_may_be_missing_in_the_stream(flower: Flower, tmp_path: P
     assert (tmp_path / "run" / "summary.json").read_text() == "{}"
 
 
+def test_nothing_that_the_log_brings_moves_the_terminal(
+    flower: Flower, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "/there\x1b[2J\r\nall is well"
+    told = record(FOLDER, hostile) + record(OUTCOME, hostile)
+    for name in ("log", "log-show"):
+        flower.answer(name, told)
+    with pytest.raises(RunError) as failed:
+        run_deployment(SETTINGS, tmp_path / "run")
+    flower.answer("log", record(FOLDER, hostile) + record(OUTCOME, ""))
+    run_deployment(SETTINGS, tmp_path / "other")
+    shown = str(failed.value) + capsys.readouterr().out.replace("\n", "")
+    assert shown.count("all is well") == 2
+    assert shown.isprintable()
+
+
 def test_a_server_app_that_was_killed_says_nothing(flower: Flower, tmp_path: Path) -> None:
     for name in ("log", "log-show"):
         flower.answer(name, record(FOLDER, "/there/run"))

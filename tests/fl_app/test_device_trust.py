@@ -41,7 +41,17 @@ def trusted(tmp_path: Path) -> str:
 
 def test_no_files_nobody_known() -> None:
     assert read_device_trust({}) is NOBODY_KNOWN
-    assert read_device_trust({IDENTITY_KEY: "", TRUSTED_KEY: ""}) is NOBODY_KNOWN
+
+
+@pytest.mark.parametrize("key", [IDENTITY_KEY, TRUSTED_KEY])
+@pytest.mark.parametrize("value", ["", False, 0, 7, None])
+def test_a_key_that_names_no_file_does_not_mean_nobody(
+    identity: str, trusted: str, key: str, value: object
+) -> None:
+    """As of a variable that is not set: the owner named a list, and there is none."""
+    config = {IDENTITY_KEY: identity, TRUSTED_KEY: trusted, key: value}
+    with pytest.raises(ConfigError, match=f"{key}: .*; allowed: a file's path, or no such key"):
+        read_device_trust(config)
 
 
 def test_key_and_list(identity: str, trusted: str) -> None:

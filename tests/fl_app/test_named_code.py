@@ -146,3 +146,19 @@ def test_what_a_stopped_run_prints_makes_it_go_on(tmp_path: Path, words: tuple[s
     (folder / "config.yaml").write_text(to_yaml(settings))
     printed = name_again(folder, settings)
     assert resumed_settings(shlex.split(printed)) == (folder, settings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a=b", "a,b", "it's", "a(b)", "{x}", "[1]", 'say "x"', "ü run", "back\\slash", "end\\"),
+        *("2026-11-30", "null", "~", " a ", "100%", "a:b", '\\"', "${x}", "$HOME"),
+    ],
+)
+def test_a_folder_of_any_name_goes_on(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    settings = compose_settings(["num_clients=2"])
+    (folder / "config.yaml").write_text(to_yaml(settings))
+    found = resumed_settings(shlex.split(name_again(folder, settings)))
+    assert found == (folder, settings)

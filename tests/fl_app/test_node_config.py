@@ -55,6 +55,13 @@ def test_several_in_one_word() -> None:
     assert read_pairs(["a= b=1", "", " "]) == {"a": "", "b": 1}
 
 
+@pytest.mark.parametrize("name", ["/study allow-seeded=true", "/a  ", " b", "{x", '{"a": 1} c=2'])
+def test_a_folder_s_name_is_no_policy(name: str) -> None:
+    """Whoever named it decides on nothing but the name, where each value is a word of its own."""
+    found = as_flower_reads(read_pairs(["max-epsilon=4", f"data-path={name}"]))
+    assert found == {"max-epsilon": 4, "data-path": name}
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [

@@ -120,6 +120,44 @@ def test_it_counts_when_its_rest_has_come(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(ask(PromptGrid(slow), 60.0)) == 4
 
 
+class TimedGrid(GridRelay):
+    """Each look takes a while; the replies of all but the first come after another while."""
+
+    def __init__(self, number: int, num_held: int, seconds: float, after: float) -> None:
+        super().__init__(InProcessGrid(client_app, number, {}))
+        self._num_held, self._seconds, self._after = num_held, seconds, after
+        self._lock, self.let_go = threading.Lock(), threading.Event()
+
+    def push_messages(self, messages):
+        self._begin = time.monotonic()
+        self._names = list(super().push_messages(messages))
+        return self._names
+
+    def pull_messages(self, message_ids):
+        (name,) = message_ids
+        if self._names.index(name) < self._num_held:
+            self.let_go.wait(60)
+            return []
+        with self._lock:  # one look after another, as on one core
+            time.sleep(self._seconds)
+            if time.monotonic() - self._begin < self._after:
+                return []
+            return super().pull_messages([name])
+
+
+@pytest.mark.parametrize("num_held", [0, 20])
+def test_what_is_there_at_the_end_counts_however_long_the_looks_take(
+    monkeypatch: pytest.MonkeyPatch, num_held: int
+) -> None:
+    """A pass of looks takes half of the time, and the replies come in the middle of one."""
+    monkeypatch.setattr(prompt_grid, "HOLD_SECONDS", 0.2)
+    slow = TimedGrid(40 + num_held, num_held, 0.01, 0.6)
+    try:
+        assert len(ask(PromptGrid(slow), 0.8)) == 40
+    finally:
+        slow.let_go.set()
+
+
 NODES = list(SlowGrid().get_node_ids())
 LIES: dict[str, dict[str, Any]] = {
     "another node": {"_src_node_id": NODES[0]},

@@ -23,6 +23,7 @@ from fl_app.engines.supernode_internals import (
     LET_IN_SECONDS,
     PatientActivation,
     activate_patiently,
+    read_node_config,
 )
 from fl_app.errors import ConfigError, RunError
 from fl_app.supernode import check_start, join_words
@@ -70,6 +71,10 @@ def test_words_become_flower_s_option() -> None:
     ]
     own = ["--node-config", "a=1 b='2'", "--port", "1"]
     assert join_words(own) == own
+    for given, kept in (("", "/s"), ("state-dir=/other", "/other")):
+        *rest, config = join_words(["--port", "1", "--state-dir", "/s", "--", "a=1", given])
+        assert rest == ["--port", "1", "--node-config"]
+        assert read_node_config(config) == {"state-dir": kept, "a": 1}
     with pytest.raises(ConfigError, match="--node-config: 'a=1'; allowed: nothing beside"):
         join_words(["--node-config", "a=1", "--", *POLICY])
 
