@@ -54,20 +54,23 @@ def write_pairs(values: Mapping[str, NodeValue]) -> str:
 
 def _read_pair(word: str) -> tuple[str, str]:
     """Return key and value of a word whose value nothing ends: a folder may have any name."""
-    key = _KEY.match(word)
-    if key is None:
-        raise ConfigError("node configuration", word, "KEY=VALUE")
+    key = _find_key(word)
     return key[1], word[key.end() :]
 
 
 def _split(word: str) -> Iterator[tuple[str, str]]:
     while word.strip():
-        key = _KEY.match(word)
-        if key is None:
-            raise ConfigError("node configuration", word, "KEY=VALUE")
+        key = _find_key(word)
         end = _find_end(word, key.end())
         yield key[1], word[key.end() : end]
         word = word[end:]
+
+
+def _find_key(word: str) -> re.Match[str]:
+    key = _KEY.match(word)
+    if key is None:
+        raise ConfigError("node configuration", word, "KEY=VALUE")
+    return key
 
 
 def _find_end(word: str, start: int) -> int:

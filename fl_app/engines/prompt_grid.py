@@ -4,10 +4,9 @@ Flower's own looks for replies every 3 seconds, all in one: one that cannot be r
 with it. It also believes what a reply says of itself: whose it is, and what it answers.
 """
 
-import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from flwr.app import Message
@@ -52,12 +51,16 @@ class PromptGrid(GridRelay):
                 # What is there at the end counts, however long the look before took.
                 is_last = time.monotonic() >= end
                 busy = 0.0
-                for batch in _batches(waiting, held):
-                    look = time.monotonic()
-                    begun = {n: threads.submit(self._look_for, n, waiting[n]) for n in batch}
+                new = [name for name in waiting if name not in held]
+                for start in range(0, len(new), BATCH):
+                    since = time.monotonic()
+                    begun = {
+                        name: threads.submit(self._look_for, name, waiting[name])
+                        for name in new[start : start + BATCH]
+                    }
                     held |= begun
                     if not wait(begun.values(), timeout=HOLD_SECONDS).not_done:
-                        busy += time.monotonic() - look
+                        busy += time.monotonic() - since
                 for name in [name for name, look in held.items() if look.done()]:
                     if (reply := held.pop(name).result()) is not None:
                         replies.append(reply)
@@ -80,10 +83,3 @@ class PromptGrid(GridRelay):
             # Counted as an error of that node's; not told here, where a cohort may be secret.
             return attribute(None, request, name, UNREADABLE)
         return attribute(arrived[0], request, name, UNREADABLE) if arrived else None
-
-
-def _batches(waiting: Mapping[str, Message], held: Mapping[str, Look]) -> Iterator[list[str]]:
-    """Yield the names that no look goes on for, some at a time."""
-    names = iter([name for name in waiting if name not in held])
-    while batch := list(itertools.islice(names, BATCH)):
-        yield batch

@@ -111,7 +111,8 @@ class Participant:
 
     def sit_out(self, reason: str) -> Message:
         """Return word that the client sits out; why is for its own log alone."""
-        _log.warning("NISS: sits out of round %d: %s", self.request.server_round, reason)
+        # Without the round: what repeats is shown once where all clients are in one process.
+        _log.warning("NISS: sits out: %s", reason)
         return ineligible_reply(self.message)
 
 

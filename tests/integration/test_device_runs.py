@@ -319,7 +319,7 @@ def test_when_all_devices_of_niss_sit_out_the_run_ends_at_once(
     reason = "all 4 clients of round 1 sit out: .* has no room; each client's own log says which"
     with pytest.raises(RunError, match=reason):
         run_on_devices(tmp_path / "run", devices, *NISS, "engine=deployment")
-    assert "NISS: sits out of round 1: max-epsilon leaves 0.05 for the run; " in caplog.text
+    assert "NISS: sits out: max-epsilon leaves 0.05 for the run; " in caplog.text
     log = (tmp_path / "run" / "run.log").read_text()
     for client in range(CLIENTS):
         assert f"client {client}: left out of 1 of 1 round: sits out\n" in log

@@ -76,7 +76,7 @@ def test_a_device_that_needs_too_much_noise_is_never_named_as_ready(
     reply = parse_ready(device.answer(server.request(READY, 1, 1), max_epsilon=limit))
     assert (reply.upload is None) == sits_out
     # The number is for the device's owner: it is in the device's own log.
-    why = f"NISS: sits out of round 1: max-epsilon leaves {limit:g} for the run; the noise for that"
+    why = f"NISS: sits out: max-epsilon leaves {limit:g} for the run; the noise for that"
     assert (why in caplog.text) == sits_out
     # Whoever was told that it is ready can make the noise.
     server.ask_ready()
@@ -96,7 +96,7 @@ def test_a_client_with_few_records_sits_out_where_their_number_is_public(
         reply = parse_ready(device.answer(server.request(READY, 1, 1)))
         assert (reply.upload is None) == sits_out
         server.nonces[number] = b"" if reply.upload is None else reply.upload[:16]
-    assert ("sits out of round 1: 20 records, at least 30 are needed" in caplog.text) == sits_out
+    assert ("sits out: 20 records, at least 30 are needed" in caplog.text) == sits_out
     if not sits_out:
         assert not server.ask_upload(0).has_error()
         assert (wiretap.uploads[0].update == 0).all()
