@@ -2,14 +2,17 @@
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from fl_app import cli
+from fl_app import cli, federated_run
+from tests.fl_app.begun_runs import SMALL, BrokenError
 from tests.fl_app.ended import Ended
 
 
@@ -38,3 +41,54 @@ def fl_app(
         if handler not in handlers and type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
     root.setLevel(level)
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longest and is not looked at."""
+    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
+    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
+
+
+@pytest.fixture
+def break_after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let a run end without a word, before or after the checkpoint of a round."""
+
+    def arrange(server_round: int, before: bool = False) -> None:
+        save = federated_run.FederatedRun._save
+
+        def broken(self: federated_run.FederatedRun, arrays: Any) -> None:
+            hit = self._totals["rounds"] == server_round
+            if not (hit and before):
+                save(self, arrays)
+            if hit:
+                monkeypatch.setattr(federated_run.FederatedRun, "_save", save)
+                raise BrokenError
+
+        monkeypatch.setattr(federated_run.FederatedRun, "_save", broken)
+
+    return arrange
+
+
+@pytest.fixture(scope="session")
+def begun_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first run that ``begun`` needs is kept for those after it."""
+    return tmp_path_factory.mktemp("begun") / "run"
+
+
+@pytest.fixture
+def begun(
+    fl_app: Callable[..., Ended],
+    break_after: Callable[..., None],
+    tmp_path: Path,
+    begun_once: Path,
+    no_report: None,
+) -> Path:
+    """A run that has ended after the second of five rounds."""
+    if not begun_once.exists():
+        break_after(2)
+        assert fl_app("run", *SMALL, "hydra.run.dir=run").code == 1
+        shutil.copytree(tmp_path / "run", begun_once)
+    else:
+        shutil.copytree(begun_once, tmp_path / "run")
+    return tmp_path / "run"

@@ -1,10 +1,7 @@
-"""Going on with a run from the command line: what is taken over, refused, and left as it is."""
+"""Going on with a run from the command line: what is taken over, and what it is."""
 
 import itertools
-import json
-import shutil
 import sqlite3
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,78 +10,14 @@ from fl_app import federated_run, run_inputs
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import Checkpoint, digest_settings, read_checkpoint, write_checkpoint
 from fl_app.config import compose_settings
-from fl_app.device_state import FolderState, create_state, list_entries
+from fl_app.device_state import FolderState, list_entries
 from fl_app.errors import RunError
 from fl_app.run_store import RunStore
-from strategies.device_state import Observation
 from tests.conftest import read_outcome
-from tests.fl_app.ended import EXTRAS, FILES, assert_refused, list_files
+from tests.fl_app.begun_runs import SMALL, assert_refused_untouched, read_all, whole
+from tests.fl_app.ended import EXTRAS, FILES, assert_refused
 
-SMALL = ("num_rounds=5", "num_clients=4", "strategy.batch_size=4")
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch):
-    """Leave out what takes longest and is not looked at."""
-    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
-    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
-
-
-class BrokenError(Exception):
-    pass
-
-
-@pytest.fixture
-def break_after(monkeypatch):
-    """Let a run end without a word, before or after the checkpoint of a round."""
-
-    def arrange(server_round: int, before: bool = False) -> None:
-        save = federated_run.FederatedRun._save
-
-        def broken(self, arrays):
-            hit = self._totals["rounds"] == server_round
-            if not (hit and before):
-                save(self, arrays)
-            if hit:
-                monkeypatch.setattr(federated_run.FederatedRun, "_save", save)
-                raise BrokenError
-
-        monkeypatch.setattr(federated_run.FederatedRun, "_save", broken)
-
-    return arrange
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return tmp_path_factory.mktemp("template") / "run"
-
-
-@pytest.fixture
-def begun(fl_app, break_after, tmp_path, template):
-    """A run that has ended after the second of five rounds."""
-    if not template.exists():
-        break_after(2)
-        assert fl_app("run", *SMALL, "hydra.run.dir=run").code == 1
-        shutil.copytree(tmp_path / "run", template)
-    else:
-        shutil.copytree(template, tmp_path / "run")
-    return tmp_path / "run"
-
-
-def read_all(folder: Path) -> dict[str, bytes]:
-    # Reading an SQLite file in its write-ahead mode puts two files beside it.
-    return {
-        name: (folder / name).read_bytes()
-        for name in list_files(folder)
-        if (folder / name).is_file() and not name.endswith(("-wal", "-shm"))
-    }
-
-
-def assert_refused_untouched(fl_app, folder, words, start):
-    before = read_all(folder)
-    line = assert_refused(fl_app("run", *words), 2, start)
-    assert read_all(folder) == before
-    return line
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 @pytest.mark.parametrize(("after", "before"), [(1, True), (3, True), (5, False)])
@@ -123,11 +56,6 @@ def test_a_run_goes_on_wherever_it_ended(fl_app, break_after, tmp_path, after, b
     assert "BrokenError" in log
 
 
-def whole(fl_app, tmp_path, words):
-    assert fl_app("run", *words, "hydra.run.dir=whole").code == 0
-    return read_outcome(tmp_path / "whole")
-
-
 def test_in_a_secret_run_the_interrupted_round_s_bytes_are_kept(fl_app, break_after, tmp_path):
     break_after(3, before=True)
     fl_app("run", *SMALL, "randomness=secret", "hydra.run.dir=run")
@@ -160,22 +88,6 @@ def test_in_a_secret_run_the_interrupted_round_s_clients_are_asked_again(
     (folder / "asked.json").write_text('{"format_version": 2, "round": 1, "uploads": []}')
     assert fl_app("run", *words, "num_rounds=1", "hydra.run.dir=run").code == 0
     assert len(read_asked(folder)[1]) == 4
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{}", "[]", '{"format_version": 1, "round": 1, "attempt": 1, "uploads": []}'),
-        '{"format_version": 2, "round": 1, "attempt": 1, "uploads": [[0, "1"]]}',
-        '{"format_version": 2, "round": 1, "attempt": 1, "uploads": [0]}',
-    ],
-)
-def test_a_damaged_note_of_the_clients_is_refused(fl_app, break_after, tmp_path, text):
-    break_after(2)
-    fl_app("run", *SMALL, "randomness=secret", "hydra.run.dir=run")
-    (tmp_path / "run" / "checkpoint" / "asked.json").write_text(text)
-    line = assert_refused(fl_app("run", "resume=run"), 2)
-    assert "asked.json" in line
 
 
 def test_seconds_add_up(fl_app, begun):
@@ -297,78 +209,6 @@ def test_a_file_cannot_ask_for_it(fl_app, tmp_path):
     assert_refused(fl_app(*words), 2, "resume: 'run'; allowed: resume=FOLDER as an argument")
 
 
-def damage_checkpoint(folder: Path, **changes: object) -> None:
-    found = read_checkpoint(folder / "checkpoint")
-    write_checkpoint(folder / "checkpoint", Checkpoint(**{**found.__dict__, **changes}))
-
-
-def edit_config(folder: Path, old: str, new: str) -> None:
-    text = (folder / "config.yaml").read_text()
-    assert old in text
-    (folder / "config.yaml").write_text(text.replace(old, new))
-
-
-DAMAGES = {
-    "cut": lambda folder: _cut(folder / "checkpoint" / "server.safetensors", 100),
-    "empty": lambda folder: (folder / "checkpoint" / "server.safetensors").write_bytes(b""),
-    "a model": lambda folder: (folder / "checkpoint" / "server.safetensors").write_bytes(
-        (folder / "checkpoint" / "server.safetensors")
-        .read_bytes()
-        .replace(b"checkpoint", b"x" * 10)
-    ),
-    "missing": lambda folder: (folder / "checkpoint" / "server.safetensors").unlink(),
-    "no clients": lambda folder: (folder / "checkpoint" / "devices.sqlite").unlink(),
-    "strategy": lambda folder: damage_checkpoint(folder, strategy=[]),
-    "round": lambda folder: damage_checkpoint(folder, server_round=-1),
-    "round true": lambda folder: damage_checkpoint(folder, server_round=True),
-    "settings": lambda folder: damage_checkpoint(folder, settings="x"),
-    "metrics cut": lambda folder: _cut(folder / "metrics.jsonl", 200),
-    "metrics gone": lambda folder: (folder / "metrics.jsonl").unlink(),
-    "metrics moved": lambda folder: damage_checkpoint(folder, metrics_bytes=100),
-    "config gone": lambda folder: (folder / "config.yaml").unlink(),
-    "config changed": lambda folder: edit_config(folder, "seed: 0", "seed: 1"),
-    "config no yaml": lambda folder: edit_config(folder, "seed: 0", "seed: [0"),
-    "config newer": lambda folder: edit_config(folder, "format_version: 1", "format_version: 2"),
-    "config unknown": lambda folder: edit_config(folder, "seed: 0", "sed: 0"),
-}
-
-
-def _cut(file: Path, length: int) -> None:
-    file.write_bytes(file.read_bytes()[:length])
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_folder_is_refused_and_stays_as_it_is(fl_app, begun, damage):
-    damage(begun)
-    line = assert_refused_untouched(fl_app, begun, ["resume=run"], "")
-    assert str(begun) in line or "run" in line
-    assert "Error:" not in line
-
-
-def test_a_strategy_s_state_of_another_kind_is_refused(fl_app, begun):
-    damage_checkpoint(begun, strategy={"num_rounds": 2, "participations": [[1, "2"]]})
-    assert_refused(fl_app("run", "resume=run"), 2, "resume: ")
-
-
-def test_a_newer_checkpoint_is_refused(fl_app, begun, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr("fl_app.checkpoint.FORMAT_VERSION", 2)
-        found = read_checkpoint_of(begun)
-        write_checkpoint(begun / "checkpoint", found)
-    line = assert_refused_untouched(fl_app, begun, ["resume=run"], "format_version: 2; allowed: 1")
-    assert "server.safetensors" in line
-
-
-def read_checkpoint_of(folder: Path) -> Checkpoint:
-    from fl_app import checkpoint
-
-    version, checkpoint.FORMAT_VERSION = checkpoint.FORMAT_VERSION, 1
-    try:
-        return read_checkpoint(folder / "checkpoint")
-    finally:
-        checkpoint.FORMAT_VERSION = version
-
-
 def test_a_run_that_is_going_on_is_not_resumed(fl_app, begun):
     store = RunStore(begun, resume=True)
     try:
@@ -402,19 +242,6 @@ def test_only_the_engine_is_not_part_of_what_a_run_is() -> None:
         assert digest_settings(base) != digest_settings(compose_settings([other]))
 
 
-def test_the_previous_checkpoint_outlives_a_failed_write(fl_app, begun, monkeypatch):
-    before = (begun / "checkpoint" / "server.safetensors").read_bytes()
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fl_app.model_arrays.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_checkpoint(begun / "checkpoint", read_checkpoint(begun / "checkpoint"))
-    assert (begun / "checkpoint" / "server.safetensors").read_bytes() == before
-    assert not list((begun / "checkpoint").glob(".server*"))
-
-
 def test_a_full_disk_is_one_line_and_the_run_can_go_on(fl_app, tmp_path, monkeypatch):
     import os
 
@@ -432,85 +259,6 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(fl_app, tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", real)
     assert fl_app("run", "resume=run").code == 0
     assert read_outcome(tmp_path / "run").sha256 == whole(fl_app, tmp_path, SMALL).sha256
-
-
-# The ledger
-
-
-def test_where_devices_keep_theirs_is_said(fl_app, tmp_path):
-    create_state(tmp_path / "run" / "checkpoint")
-    shown = fl_app("ledger", "run")
-    assert (shown.code, shown.output.count("--state-dir DIR")) == (0, 1)
-
-
-def test_the_ledger_is_shown(fl_app, begun, tmp_path):
-    shown = fl_app("ledger", "run")
-    assert (shown.code, shown.errors) == (0, "")
-    rows = [line.split() for line in shown.output.splitlines() if "simulated" in line]
-    assert rows == [["simulated", str(n), "dp_fedpaq", "2", "2"] for n in range(4)]
-    # As a device's: one row a run and client, and what it amounts to (seeded: no bound).
-    spent = fl_app("ledger", "--state-dir", "run/checkpoint")
-    assert (spent.code, spent.errors) == (0, "")
-    rows = [line.split() for line in spent.output.splitlines() if "simulated" in line]
-    assert [(row[1], row[-4], row[-2]) for row in rows] == [(str(n), "2", "∞") for n in range(4)]
-
-
-def test_an_owner_reads_the_best_points_of_its_own_searches(fl_app, tmp_path):
-    folder = tmp_path / "state"
-    for client, observations in ((0, [(0.25, -1.0), (0.5, 2.5), (0.75, 2.5)]), (3, [(1.0, -7.0)])):
-        state = FolderState(folder, "autumn", client)
-        for coordinate, value in observations:
-            state.add_observation(Observation((coordinate, 0.125), value))
-    shown = fl_app("ledger", "--state-dir", "state", "--best")
-    assert (shown.code, shown.errors) == (0, "")
-    rows = [line.split() for line in shown.output.splitlines() if "autumn" in line]
-    assert rows == [
-        ["autumn", "0", "3", "2.5", "0.5", "0.125"],
-        ["autumn", "3", "1", "-7", "1", "0.125"],
-    ]
-    # What was spent may be shown to others: no value is in it.
-    spent = fl_app("ledger", "--state-dir", "state")
-    assert (spent.code, "2.5" in spent.output) == (0, False)
-    refused = fl_app("ledger", "--state-dir", "state", "--best", "max-epsilon=3")
-    assert_refused(refused, 2, "ledger: '--best'; allowed: max-epsilon=...")
-
-
-@pytest.mark.parametrize(
-    ("words", "start"),
-    [
-        ([], "ledger: ''; allowed: RUN"),
-        (["a", "b"], "ledger: 'a b'; allowed: RUN"),
-        (["--state-dir"], "ledger: '--state-dir'; allowed: RUN"),
-        (["nowhere"], "ledger: 'nowhere'; allowed: a folder with nowhere/checkpoint/devices"),
-        (["--state-dir", "x"], "ledger: 'x'; allowed: a folder with x/devices.sqlite"),
-    ],
-)
-def test_a_ledger_that_is_not_there(fl_app, words, start):
-    assert_refused(fl_app("ledger", *words), 2, start)
-
-
-def test_the_rows_are_json(begun):
-    rows = (begun / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["round"] for row in rows] == [0, 1, 2]
-
-
-def test_a_flipped_bit_in_the_checkpoint_is_noticed(fl_app, begun):
-    file = begun / "checkpoint" / "server.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-20] ^= 1
-    file.write_bytes(content)
-    assert_refused_untouched(fl_app, begun, [f"resume={begun}"], f"resume: '{file}'")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [(b'{"round": 1,', b'X"round": 1,'), (b'{"round": 1,', b'{"round": 7,'), (b"{", b"\xff")],
-)
-def test_an_edited_row_is_named_before_anything_is_trained(fl_app, begun, old, new):
-    file = begun / "metrics.jsonl"
-    first, rest = file.read_bytes().split(b"\n", 1)
-    file.write_bytes(first + b"\n" + rest.replace(old, new, 1))
-    assert_refused_untouched(fl_app, begun, [f"resume={begun}"], f"resume: '{file}, line 2'")
 
 
 def test_a_client_that_cannot_keep_its_state_ends_the_run(fl_app, tmp_path, monkeypatch):
