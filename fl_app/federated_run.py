@@ -108,7 +108,8 @@ class FederatedRun(RecordedRun):
         all_failed = 0 < outcome.num_local_failures == outcome.num_replies
         if all_failed and not self._on_devices:
             raise RunError(
-                "local training failed or diverged on every client that answered; see run.log"
+                "local training failed or diverged on every client that answered; see "
+                f"{self._client_log}"
             )
         fewest = len(self._client_ids) if self._on_devices else 1
         everybody_out = fewest <= outcome.num_sampled == outcome.num_ineligible

@@ -22,6 +22,7 @@ from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
 from fl_app.left_out import LeftOut
 from fl_app.registry import FederatedStrategy, name_parameter
+from fl_app.run_log import find_client_log
 from fl_app.run_name import RUN_KEY, name_run
 from fl_app.run_store import LOG_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
@@ -75,6 +76,8 @@ class RecordedRun(ABC):
         self._on_devices = settings.engine.name == "deployment"
         self._errors_in_a_row = 0
         self._left_out = LeftOut()
+        randomness = "seeded" if self._on_devices else settings.randomness
+        self._client_log = str(find_client_log(Path(), randomness))
 
     @property
     @abstractmethod
@@ -213,7 +216,7 @@ class RecordedRun(ABC):
             # The checkpoint before this round stays: a resumed run asks these clients again.
             raise RunError(
                 f"{outcome.num_states_lost} clients could not write to {self._store.checkpoints}; "
-                "is the disk full? See run.log"
+                f"is the disk full? See {self._client_log}"
             )
         self._check_round(outcome)
         all_failed = 0 < outcome.num_sampled == outcome.num_errors
@@ -222,7 +225,7 @@ class RecordedRun(ABC):
         if self._errors_in_a_row >= enough:
             raise RunError(
                 f"every client of round {outcome.server_round} answered with an error "
-                f"({describe_dropped(outcome.dropped)}); see run.log"
+                f"({describe_dropped(outcome.dropped)}); see {self._client_log}"
             )
         self._save(outcome.arrays)
         if self._is_stopped():

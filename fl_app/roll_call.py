@@ -226,7 +226,8 @@ def _ask_all(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[in
         if missing := len(batch) - len(valid):
             raise RunError(
                 f"{missing} of {len(batch)} nodes did not say which partition they hold: they "
-                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log"
+                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log (of a "
+                "secret run checkpoint/clients.log)"
             )
     return claims
 

@@ -23,7 +23,8 @@ from fl_app.run_name import NAME_FILE
 
 FORMAT_VERSION = 1
 METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
-CONFIG_FILE, MODEL_FILE, LOG_FILE = "config.yaml", "model.safetensors", "run.log"
+CONFIG_FILE, MODEL_FILE = "config.yaml", "model.safetensors"
+LOG_FILE, CLIENT_LOG = "run.log", "clients.log"
 REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
 BEST_POINT_FILE, SHARED_FUNCTION_FILE = "best_point.json", "shared_function.json"
 QUERIES_FILE = "queries.jsonl"
@@ -72,7 +73,8 @@ class RunStore:
                 (self.folder / CONFIG_FILE).unlink(missing_ok=True)
                 for file in (self.folder / PRIVACY_FILE, self.folder / LOG_FILE):
                     file.unlink(missing_ok=True)
-                _unlink(self.checkpoints, CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, f"{STATE_FILE}*")
+                for name in (CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, CLIENT_LOG, f"{STATE_FILE}*"):
+                    _unlink(self.checkpoints, name)
                 self.rewind(0)
 
     def rewind(self, metrics_bytes: int) -> None:

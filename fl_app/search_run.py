@@ -28,8 +28,9 @@ from strategies.rounds import RoundResult
 # Places along an axis at which the last broadcast is drawn, for one and two axes.
 _GRID = {1: 201, 2: 41}
 _KEPT = (
-    "checkpoint/devices.sqlite holds all clients' points and values, from which each may read its "
-    "best one: delete checkpoint/ before you pass this folder on"
+    "checkpoint/ holds all clients' points and values, from which each may read its best one "
+    "(devices.sqlite), and which evaluations failed (clients.log): delete it before you pass this "
+    "folder on"
 )
 _log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class SearchRun(RecordedRun):
             )
         failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
         if failed and outcome.server_round == 1 and not self._on_devices:
-            raise RunError("every evaluation failed on every client; see run.log")
+            raise RunError(f"every evaluation failed on every client; see {self._client_log}")
 
     def _remember(self, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
@@ -132,7 +133,8 @@ class SearchRun(RecordedRun):
             "num_parameters": None,
             "test_accuracy": None,
             "test_loss": None,
-            "uplink_bits_per_parameter": 32.0 if self._totals["update_bytes"] else None,
+            # Whether anybody's vector came is the samples' secret; that one was asked for is not.
+            "uplink_bits_per_parameter": 32.0 if self._search.tally.num_releases else None,
             "objective": settings.objective.name,
             "control": settings.search.control,
             "best_value_mean": float(np.mean(best)) if best else None,

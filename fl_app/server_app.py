@@ -5,8 +5,7 @@ import dataclasses
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.roll_call import is_remote, read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
 from fl_app.run_inputs import load_server_data
-from fl_app.run_store import LOG_FILE, PLOTS_FOLDER, REPORT_FILE, RunStore
+from fl_app.run_log import log_to
+from fl_app.run_store import PLOTS_FOLDER, REPORT_FILE, RunStore
 from fl_app.search_run import SearchRun
 from fl_app.search_task import nested_guarantees, read_search_space
 from fl_app.settings import EngineSettings, RunSettings
@@ -87,7 +87,7 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     if kind is ToldStore:
         print_record(FOLDER, str(store.folder))
     warnings = told_warnings() if kind is ToldStore else contextlib.nullcontext()
-    with contextlib.closing(store), _log_to(store.folder / LOG_FILE), warnings:
+    with contextlib.closing(store), log_to(store.folder, settings.randomness), warnings:
         checkpoint = begun.read_checkpoint() if begun else None
         create_state(store.checkpoints)
         expected = settings.num_clients if given else None
@@ -176,36 +176,6 @@ def _describe(error: BaseException) -> str:
     named = isinstance(error, RunError | ConfigError | DataError)
     text = " ".join(str(error).split())
     return text if named else f"{type(error).__name__}: {text}"
-
-
-@contextmanager
-def _log_to(file: Path) -> Iterator[None]:
-    """Write what is logged to a file as well, with the traceback of a failure."""
-    handler = _LogFile(file, encoding="utf-8")
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
-    before = [logger.level for logger in ours]
-    logging.getLogger().addHandler(handler)
-    for logger in ours:
-        logger.setLevel(logging.INFO)
-    try:
-        yield
-    except Exception:
-        # Not an error to the terminal's handler: whoever started the run shows the reason.
-        _log.info("the run failed", exc_info=True)
-        raise
-    finally:
-        for logger, level in zip(ours, before, strict=True):
-            logger.setLevel(level)
-        logging.getLogger().removeHandler(handler)
-        with contextlib.suppress(OSError):
-            handler.close()
-
-
-class _LogFile(logging.FileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Leave it: on a full disk, what the run itself cannot write says why it ends."""
 
 
 def read_settings(run_config: Mapping[str, Any]) -> tuple[RunSettings, bool]:

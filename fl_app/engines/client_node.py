@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fl_app.engines import SIMULATED_KEY
 from fl_app.engines.flower_internals import copy_records, deliver
+from fl_app.run_log import client_at_work
 
 RUN_ID = 1
 FIRST_NODE_ID = 1_000_000
@@ -76,11 +77,13 @@ class ClientNodes:
             run_config=dict(self.run_config),
         )
         try:
-            reply = deliver(self.client_app(message, context))
+            with client_at_work():
+                reply = deliver(self.client_app(message, context))
         except (Exception, SystemExit):
             # The text may hold data, so it stays in the client's log. As on Flower's own engines,
             # the node's state is what it was before the message.
-            _log.exception("client app of client %d raised", number)
+            with client_at_work():
+                _log.exception("client app of client %d raised", number)
             return _refuse(message, CLIENT_APP_RAISED, "client app raised"), state
         return reply, context.state or None
 

@@ -20,7 +20,8 @@ from fl_app.engines.outcome import read_outcome
 from fl_app.engines.superlink import SuperLink, own_superlink
 from fl_app.errors import RunError
 from fl_app.interruption import stop_on_signals
-from fl_app.run_store import LOG_FILE, RunStore
+from fl_app.run_log import find_client_log
+from fl_app.run_store import RunStore
 from fl_app.settings import RunSettings
 
 POLL_SECONDS = 0.1
@@ -46,13 +47,14 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
     ------
     RunError
         If the folder cannot be written, the SuperLink does not start, or the run fails: the
-        message is the run's own reason, if it gave one, and what Flower logged is added to run.log.
+        message is the run's own reason, if it gave one, and what Flower logged is added to run.log
+        (of a secret run to the log of its clients, whose lines are among them).
     """
     store = RunStore(folder, resume)
     # Writing is the ServerApp's part from here on.
     store.close()
     with own_superlink(settings.engine.ray_address) as superlink:
-        home = superlink.home
+        home, clients = superlink.home, find_client_log(store.folder, settings.randomness)
         write_bundle(home / "bundle")
         outcome, stop, log = home / "outcome.json", home / "stop", home / "flower.log"
         run_config = home / "run.toml"
@@ -75,11 +77,10 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
             with stop_on_signals(stop.exists, stop.touch, signal.SIGINT):
                 if not _wait_for_outcome(superlink, run, outcome):
                     raise RunError(
-                        "Flower's own process ended, and the run gave no result; see "
-                        f"{store.folder / LOG_FILE}"
+                        f"Flower's own process ended, and the run gave no result; see {clients}"
                     )
         except RunError:
-            _keep_logs(superlink, run, log, store.folder / LOG_FILE)
+            _keep_logs(superlink, run, log, clients)
             raise
 
 
@@ -123,6 +124,7 @@ def _keep_logs(superlink: SuperLink, run: subprocess.Popen[bytes], log: Path, ta
     with contextlib.suppress(subprocess.TimeoutExpired):
         run.wait(timeout=LOG_SECONDS)
     tail = "\n".join(superlink.read_log().splitlines()[-LAST_LINES:])
+    target.parent.mkdir(exist_ok=True)
     with target.open("a", encoding="utf-8") as file:
         file.write(f"\nFlower's log:\n{log.read_text(errors='replace')}")
         file.write(f"\nThe end of the SuperLink's log:\n{tail}\n")

@@ -23,6 +23,7 @@ from fl_app.engines.carried_message import pack_message, unpack_message
 from fl_app.engines.channel import Channel
 from fl_app.engines.client_node import FIRST_NODE_ID
 from fl_app.errors import RunError
+from fl_app.run_log import client_at_work
 
 # The same modules can be imported as in this process, wherever they come from.
 _PROGRAM = (
@@ -30,6 +31,7 @@ _PROGRAM = (
     "from fl_app.engines.worker_process import main; main(int(sys.argv[2]))"
 )
 _THREADS = "OMP_NUM_THREADS"
+_log = logging.getLogger(__name__)
 
 
 class _Task(NamedTuple):
@@ -69,11 +71,12 @@ class _Worker:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if not self.is_ready:
             raise RunError(f"a worker process did not start ({how}); see run.log")
-        at = (
-            "" if self.task is None else f", at the work of client {self.task.node - FIRST_NODE_ID}"
-        )
+        if self.task is not None:
+            # Who was asked may be secret.
+            with client_at_work():
+                _log.info("client %d was at work", self.task.node - FIRST_NODE_ID)
         raise RunError(
-            f"a worker process has died ({how}{at}), often for want of memory: try a smaller "
+            f"a worker process has died ({how}), often for want of memory: try a smaller "
             "engine.workers; see run.log"
         )
 

@@ -19,6 +19,7 @@ from fl_app.engines.channel import Channel
 from fl_app.engines.client_node import RUN_ID, ClientNodes
 from fl_app.engines.flower_internals import identify_process
 from fl_app.engines.stored_reply import Blobs
+from fl_app.run_log import FROM_CLIENT, is_from_client
 
 _OURS = ("fl_app", "strategies")
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class _LogSender(logging.Handler):
                     "msg": record.getMessage(),
                     "created": record.created,
                     "exc_text": trace or None,
+                    FROM_CLIENT: is_from_client(record),
                 }
             }
         )

@@ -141,7 +141,8 @@ def _stays_with_agents(parameters: DpFtsDeParameters, what_leaves: str) -> str:
     return (
         f"side channels: {what_leaves} leaves an agent; its {kept} stay on the device (of a "
         "simulation, in checkpoint/devices.sqlite of the run's folder, which holds those of all "
-        "agents: whoever is given that file has them)"
+        "agents; which evaluations failed, a value too, in checkpoint/clients.log and on the "
+        "terminal: whoever is given those has them)"
     )
 
 

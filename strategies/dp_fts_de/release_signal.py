@@ -13,13 +13,8 @@ MOST_NOISE = 1.0
 """Noise over the largest possible signal beyond which a run warns.
 
 Beyond 1 noise is the longer of the two, whatever clients hold, and as a rule twice as long: their
-sums reach about half of what is possible. With the default settings and epsilon 2, one release
-brought beyond Thompson sampling (best value after iteration 2; means and 95% intervals):
-
-* on functions of two axes with a common part of deviation 1 and own ones of .3, +.138 ± .116 at .87
-  (10 clients, 12 seeds) and +.083 ± .136 at 1.74 (5 clients);
-* on a function of five axes with the range 1, +.099 ± .041 at .66 (30 clients, 6 seeds), +.035 ±
-  .020 at 1.33 (15 clients, 12 seeds) and +.013 ± .021 at 1.99 (10 clients).
+sums reach about half of what is possible. Below it the default settings gain in trials, and beyond
+it gains are small or not to be told from none.
 """
 
 

@@ -101,12 +101,18 @@ def test_a_completed_run_is_not_waited_for_any_longer(install: Install, tmp_path
     assert_nothing_is_left(temporary)
 
 
-def test_a_failed_run_gives_its_reason_and_its_log(install: Install, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("randomness", "file"), [("seeded", "run.log"), ("secret", "checkpoint/clients.log")]
+)
+def test_a_failed_run_gives_its_reason_and_its_log(
+    install: Install, tmp_path: Path, randomness: str, file: str
+) -> None:
+    """Flower's log holds what the clients logged."""
     temporary = install("tell('why it failed'); print('Flower says more')")
     with pytest.raises(RunError, match=r"^why it failed$"):
-        run_simulation(settings(), tmp_path / "run")
-    log = (tmp_path / "run" / "run.log").read_text()
-    assert "Flower says more" in log
+        run_simulation(settings(randomness=randomness), tmp_path / "run")
+    told = [each for each in (tmp_path / "run").rglob("*.log") if "more" in each.read_text()]
+    assert told == [tmp_path / "run" / file]
     assert_nothing_is_left(temporary)
 
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ CURATOR = (
     "strategy.neighboring_relation=zero_out",
 )
 SECRET = "randomness=secret"
+# Of a secret run nothing repeats these.
+OF_THE_MOMENT = ("date", "wall_seconds")
 ANSWERS = ("num_replies", "num_failures", "num_ineligible", "uplink_bytes", "control_bytes")
 
 
@@ -47,8 +50,11 @@ ANSWERS = ("num_replies", "num_failures", "num_ineligible", "uplink_bytes", "con
     ids=["search", "curator"],
 )
 def test_sizes_are_left_out_of_all_but_the_checkpoint(
-    fl_app: Any, words: tuple[str, ...], figures: tuple[str, ...]
+    fl_app: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], figures: tuple[str, ...]
 ) -> None:
+    # All, so that their total is no small number, which may be anywhere.
+    for draw in ("dp_fts_de.server.sample_agents", "dp_fedpaq.cohort.sample_cohort"):
+        monkeypatch.setattr(f"strategies.{draw}", lambda *_: list(range(6)))
     ended = fl_app("run", *words, SECRET, "hydra.run.dir=run")
     assert ended.code == 0, ended.errors
     outcome = read_outcome(Path("run"))
@@ -60,12 +66,12 @@ def test_sizes_are_left_out_of_all_but_the_checkpoint(
     # What a resumed run needs is beside them.
     checkpoint = read_checkpoint(Path("run/checkpoint"))
     assert checkpoint is not None
-    assert checkpoint.totals["uplink_bytes"] > 0
-    total = str(checkpoint.totals["uplink_bytes"])
+    total = checkpoint.totals["uplink_bytes"]
+    assert total >= 6 * 2 * 8 * 4
     shared = [file for file in Path("run").iterdir() if file.is_file()]
     texts = {file.name: file.read_text(errors="replace") for file in shared}
     for name in ("metrics.jsonl", "summary.json", "privacy.json", "run.log"):
-        assert total not in texts[name]
+        assert str(total) not in re.findall(r"[\d.]+", texts[name])
     assert "how many clients were drawn" in " ".join(texts["report.html"].split())
     assert "how many clients were drawn" in " ".join(ended.output.split())
     assert "dropped" not in texts["run.log"]
@@ -85,6 +91,53 @@ def test_a_secret_search_says_where_its_clients_values_are(fl_app: Any, secret: 
     assert any("checkpoint/devices.sqlite" in line for line in said(outcome)) == secret
     values = FolderState(Path("run/checkpoint"), "simulated", 0).read_observations()
     assert len(values) == 4
+
+
+@pytest.mark.parametrize("upload", ["sampled", "all"])
+def test_whoever_was_drawn_the_folder_says_the_same(
+    fl_app: Any, monkeypatch: pytest.MonkeyPatch, upload: str
+) -> None:
+    """Nobody, or everybody: what would differ by a single agent differs then at the latest."""
+    found = {}
+    for name, drawn in (("nobody", []), ("everybody", list(range(6)))):
+        monkeypatch.setattr("strategies.dp_fts_de.server.sample_agents", lambda *_, d=drawn: d)
+        words = (*SEARCH, SECRET, f"strategy.upload={upload}", f"hydra.run.dir={name}")
+        ended = fl_app("run", *words)
+        assert ended.code == 0, ended.errors
+        outcome = read_outcome(Path(name))
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in outcome.rows]
+        summary = {k: v for k, v in outcome.summary.items() if k not in OF_THE_MOMENT}
+        log = Path(name, "run.log").read_text().splitlines()
+        without_times = [line.split(" ", 2)[2].replace(name, "") for line in log]
+        output = [line for line in ended.output.splitlines() if "Time" not in line]
+        found[name] = (rows, summary, outcome.guarantees, without_times, len(output))
+    for nobody, everybody in zip(*found.values(), strict=True):
+        assert nobody == everybody
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("secret", [True, False])
+def test_whose_evaluations_failed_is_not_beside_the_results(
+    fl_app: Any, secret: bool, workers: int
+) -> None:
+    """That one failed is a value, and comes of the client's data."""
+    words = (
+        *("strategy=dp_fts_de", "num_rounds=3", "strategy.num_initial=2", "objective=user"),
+        *("objective.path=tests.fl_app.failing_objective:raises", "objective.num_agents=3"),
+        "objective.search_space=[{name: x, kind: float, low: 0, high: 1}]",
+        *("strategy.target_epsilon=4", "strategy.release_rounds=[1,2]"),
+        f"engine.workers={workers}",
+    )
+    ended = fl_app("run", *words, *([SECRET] if secret else []), "hydra.run.dir=run")
+    assert ended.code == 0, ended.errors
+    apart = Path("run", "checkpoint", "clients.log")
+    assert apart.exists() == secret
+    for file in Path("run").iterdir():
+        if file.is_file() and secret:
+            assert b"ValueError" not in file.read_bytes()
+    log = apart if secret else Path("run", "run.log")
+    assert log.read_text().count("failed: ValueError") == 4
+    assert "DP-FTS-DE: " in Path("run", "run.log").read_text()
 
 
 def said(outcome: Outcome) -> list[str]:

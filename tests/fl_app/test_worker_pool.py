@@ -151,16 +151,21 @@ def test_who_is_late_is_left_out_and_not_asked_twice_at_once(
 
 
 @pytest.mark.parametrize(("how", "words"), [("die", "signal SIGKILL"), ("exit", "exit code 7")])
-def test_a_worker_that_ends_is_named(how: str, words: str) -> None:
+def test_a_worker_that_ends_is_named(
+    how: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with (
+        caplog.at_level(logging.INFO, "fl_app"),
         WorkerPool(2, OBEDIENT, 4, CONFIG) as pool,
         pytest.raises(RunError) as caught,
     ):
         pool.answer([ask(0), ask(1), ask(2, **{how: True}), ask(3)], {})
     assert str(caught.value) == (
-        f"a worker process has died ({words}, at the work of client 2), often for want of memory: "
-        "try a smaller engine.workers; see run.log"
+        f"a worker process has died ({words}), often for want of memory: try a smaller "
+        "engine.workers; see run.log"
     )
+    # Apart, for a secret run's folder does not tell who was asked.
+    assert [record.getMessage() for record in caplog.records] == ["client 2 was at work"]
 
 
 def test_an_app_that_cannot_be_imported_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,97 @@
+"""The log of a run; what simulated clients log is kept apart from it in secret runs.
+
+A client that logs was asked, and what it logs comes of its data: neither belongs beside results
+that are passed on. In secret runs it goes to a file in checkpoint/, which holds such things anyway.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from fl_app.run_store import CHECKPOINT_FOLDER, CLIENT_LOG, LOG_FILE
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# What a record carries that a worker process has sent.
+FROM_CLIENT = "from_client"
+_log = logging.getLogger(__name__)
+
+
+class _Work:
+    # Of the process, not of the thread: a client may start threads of its own.
+    num_clients: ClassVar[int] = 0
+
+
+@contextmanager
+def client_at_work() -> Iterator[None]:
+    """Let what is logged in this process, while the context is open, be a client's."""
+    _Work.num_clients += 1
+    try:
+        yield
+    finally:
+        _Work.num_clients -= 1
+
+
+def is_from_client(record: logging.LogRecord) -> bool:
+    """Return whether a simulated client has logged it, in this process or in a worker."""
+    return _Work.num_clients > 0 or bool(getattr(record, FROM_CLIENT, False))
+
+
+def find_client_log(folder: Path, randomness: str) -> Path:
+    """Return the file of a run's folder that has what its simulated clients log."""
+    is_secret = randomness == "secret"
+    return folder / CHECKPOINT_FOLDER / CLIENT_LOG if is_secret else folder / LOG_FILE
+
+
+@contextmanager
+def log_to(folder: Path, randomness: str) -> Iterator[None]:
+    """Write what is logged to the run's folder as well, with the traceback of a failure.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    randomness : str
+        Of a secret run, what simulated clients log goes to a file of its own.
+    """
+    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
+    before = [logger.level for logger in ours]
+    run_log, client_log = folder / LOG_FILE, find_client_log(folder, randomness)
+    with ExitStack() as stack:
+        main = stack.enter_context(_added(run_log))
+        if client_log != run_log:
+            main.addFilter(lambda record: not is_from_client(record))
+            stack.enter_context(_added(client_log)).addFilter(is_from_client)
+        for logger in ours:
+            logger.setLevel(logging.INFO)
+        try:
+            yield
+        except Exception:
+            # Not an error to the terminal's handler: whoever started the run shows the reason.
+            _log.info("the run failed", exc_info=True)
+            raise
+        finally:
+            for logger, level in zip(ours, before, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _added(file: Path) -> Iterator[logging.Handler]:
+    # A file that nothing is written to is not made; run.log gets a line at least at the end.
+    handler = _LogFile(file, encoding="utf-8", delay=file.name == CLIENT_LOG)
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logging.getLogger().removeHandler(handler)
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Leave it: on a full disk, what the run itself cannot write says why it ends."""
