@@ -30,6 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "search_sharing.json"
 SEEDS = list(range(1000, 1040))
 # More of them for the first iterations only, whose runs are short.
 EARLY_SEEDS = list(range(1040, 1120))
+LAST_EARLY = 10
 ITERATIONS = (0, 1, 2, 5, 10, 20, 30, 60)
 SYNTHETIC = ["objective=synthetic", "objective.dimension=2", "strategy.target_epsilon=2"]
 LONG, SHORT, EARLY = "num_rounds=61", "num_rounds=21", "num_rounds=11"
@@ -71,6 +72,8 @@ METHODS: dict[str, list[str]] = {
     ORACLE: ["strategy=dp_fts_de", "strategy.control=oracle"],
 }
 SHOWN = (5, 10, 20, 60)
+# What sharing could give at best; it judges nothing.
+NUM_ORACLE = 10
 # Seeds below which nothing is shown: the interval would say little.
 FEWEST = 10
 
@@ -95,8 +98,7 @@ def list_jobs(chosen: str = "") -> list[tuple[str, str, int, list[str]]]:
             for method, overrides in METHODS.items():
                 if method in (ALONE, ORACLE) and task in SAME_AS:
                     continue
-                # What sharing could give at best; it judges nothing.
-                if method == ORACLE and (place >= NUM_JUDGED or seed not in SEEDS[:10]):
+                if method == ORACLE and (place >= NUM_JUDGED or seed not in SEEDS[:NUM_ORACLE]):
                     continue
                 jobs.append((task, method, seed, [*overrides, *length, f"seed={seed}"]))
     return jobs
@@ -128,24 +130,37 @@ def interval(differences: list[float]) -> tuple[float, float]:
     return statistics.mean(differences), half
 
 
+def find_values(
+    runs: list[dict[str, Any]], task: str, method: str, iteration: int
+) -> tuple[dict[int, float], bool]:
+    """Return by seed how well a method did after an iteration, and whether it is a regret."""
+    task = SAME_AS.get(task, task) if method in (ALONE, ORACLE) else task
+    found, is_regret = {}, False
+    for run in runs:
+        if (run["task"], run["method"]) == (task, method) and str(iteration) in run["best_value"]:
+            regret = run["simple_regret"].get(str(iteration))
+            is_regret = regret is not None
+            found[run["seed"]] = regret if is_regret else run["best_value"][str(iteration)]
+    return found, is_regret
+
+
 def compare(
     runs: list[dict[str, Any]], task: str, other: str, iteration: int
 ) -> tuple[float, float, int] | None:
     """Return how much better DP-FTS-DE is than another: mean, half interval, seeds."""
-    found: dict[tuple[str, int], float] = {}
-    base = SAME_AS.get(task, task)
-    for run in runs:
-        is_ours = run["task"] == (base if run["method"] in (ALONE, ORACLE) else task)
-        if is_ours and str(iteration) in run["best_value"]:
-            regret = run["simple_regret"].get(str(iteration))
-            value = run["best_value"][str(iteration)]
-            found[run["method"], run["seed"]] = value if regret is None else -regret
-    pairs = [
-        found[OURS, seed] - found[other, seed]
-        for seed in [*SEEDS, *EARLY_SEEDS]
-        if (OURS, seed) in found and (other, seed) in found
-    ]
+    ours, is_regret = find_values(runs, task, OURS, iteration)
+    theirs, _ = find_values(runs, task, other, iteration)
+    sign = -1.0 if is_regret else 1.0
+    pairs = [sign * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     return (*interval(pairs), len(pairs)) if len(pairs) >= FEWEST else None
+
+
+def count_planned(task: str, other: str, iteration: int) -> int:
+    """Return how many seeds a figure is to have."""
+    if other == ORACLE:
+        return NUM_ORACLE
+    is_early = task in WITH_EARLY_SEEDS and iteration <= LAST_EARLY
+    return len(SEEDS) + (len(EARLY_SEEDS) if is_early else 0)
 
 
 def find_range(setting: list[str]) -> float:
@@ -173,26 +188,50 @@ def find_range(setting: list[str]) -> float:
 
 
 def print_table(results: dict[str, Any]) -> None:
-    """Print the README's table."""
+    """Print the README's table, and what it lacks."""
+    runs = results["runs"]
     shown = "".join(f" t = {t} |" for t in SHOWN)
-    print(f"| task | against |{shown} lost at most {MARGIN:g} of the range | seeds |")
+    print(f"| task | less that of |{shown} lost less than {MARGIN:g} of the range | seeds |")
     print("|---|---|" + "---:|" * len(SHOWN) + "---|---:|")
+    lacking = []
     for task in TASKS:
-        for other in (ALONE, RANDOM, ORACLE):
-            found = {t: compare(results["runs"], task, other, t) for t in SHOWN}
-            known = {t: each for t, each in found.items() if each is not None}
-            if not known:
-                continue
-            cells = [f"{known[t][0]:+.4f} ± {known[t][1]:.4f}" if t in known else "" for t in SHOWN]
-            kept = ""
-            if other == ALONE:
-                limit = -MARGIN * find_range(TASKS[task])
-                late = {t: mean - half >= limit for t, (mean, half, _) in known.items() if t >= 20}
-                kept = ", ".join(f"{'yes' if held else 'no'} (t = {t})" for t, held in late.items())
-            # Of the first and of the last iterations, if they differ.
-            counts = [count for *_, count in known.values()]
-            seeds = ", ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-            print(f"| {task} | {other} | " + " | ".join(cells) + f" | {kept} | {seeds} |")
+        rows = [_row(runs, task, other) for other in (ALONE, RANDOM, ORACLE)]
+        if any(rows):
+            print(_own_row(runs, task), *filter(None, rows), sep="\n")
+        else:
+            lacking.append(task)
+    if lacking:
+        print(f"\nPlanned, and not computed: {'; '.join(lacking)}.")
+
+
+def _own_row(runs: list[dict[str, Any]], task: str) -> str:
+    """Return what Thompson sampling comes to by itself, as the scale of the differences."""
+    cells, is_regret = [], False
+    for t in SHOWN:
+        values, is_regret = find_values(runs, task, ALONE, t)
+        cells.append(f"{statistics.mean(values.values()):.4f}" if values else "")
+    what = "regret" if is_regret else "best value"
+    return f"| {task} | *Thompson sampling's own {what}* | {' | '.join(cells)} |  |  |"
+
+
+def _row(runs: list[dict[str, Any]], task: str, other: str) -> str | None:
+    found = {t: compare(runs, task, other, t) for t in SHOWN}
+    known = {t: each for t, each in found.items() if each is not None}
+    if not known:
+        return None
+    cells = [f"{known[t][0]:+.4f} ± {known[t][1]:.4f}" if t in known else "" for t in SHOWN]
+    kept = ""
+    if other == ALONE:
+        limit = MARGIN * find_range(TASKS[task])
+        late = {t: mean - half >= -limit for t, (mean, half, _) in known.items() if t >= 20}
+        told = ", ".join(f"{'yes' if held else 'no'} (t = {t})" for t, held in late.items())
+        kept = f"{limit:.3f}: {told}"
+    # Of the first and of the last iterations, if they differ.
+    counts = {}
+    for t in (min(known), max(known)):
+        count, planned = known[t][2], count_planned(task, other, t)
+        counts[str(count) if count == planned else f"{count} of {planned}"] = True
+    return f"| {task} | {other} | {' | '.join(cells)} | {kept} | {', '.join(counts)} |"
 
 
 def main() -> None:
