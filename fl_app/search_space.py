@@ -107,10 +107,16 @@ class RealAxis(Axis):
         if not _is_number(value) or not self.low <= float(value) <= self.high:
             raise self._refuse(value, f"a number in [{self.low:g}, {self.high:g}]")
         if self.kind == "log_float":
-            unit = math.log(float(value) / self.low) / math.log(self.high / self.low)
+            unit = _log_ratio(float(value), self.low) / _log_ratio(self.high, self.low)
         else:
             unit = (float(value) - self.low) / (self.high - self.low)
         return min(max(unit, 0.0), 1.0)
+
+
+def _log_ratio(high: float, low: float) -> float:
+    ratio = high / low
+    # The ratio is the more exact one, as long as it is a number.
+    return math.log(ratio) if math.isfinite(ratio) else math.log(high) - math.log(low)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fl_app.data import DataSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError, show
 from fl_app.models import ModelSettings
-from fl_app.objectives.settings import ObjectiveName, ObjectiveSettings
+from fl_app.objectives.settings import ObjectiveName, ObjectiveSettings, UserObjectiveSettings
 from fl_app.published import PublishedSettings
 from fl_app.strategy_settings import (
     NissSettings,
@@ -23,6 +23,8 @@ from fl_app.strategy_settings import (
 from fl_app.structure import build
 
 FORMAT_VERSION = 1
+# Beyond it, the squares of values are no scale that a process is fitted in.
+MOST_AS_IS = 1e6
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,12 @@ class RunSettings:
             raise ConfigError(
                 f"budget.{key}", getattr(self.budget, key), f"null with strategy={name}"
             )
+        as_is = self.search is not None and not self.search.standardize
+        if as_is and isinstance(objective, UserObjectiveSettings):
+            for key in ("low", "high"):
+                if abs(value := getattr(objective, key)) > MOST_AS_IS:
+                    rule = f"from -{MOST_AS_IS:g} to {MOST_AS_IS:g} with strategy.standardize=false"
+                    raise ConfigError(f"objective.{key}", value, rule)
         if not objective.uses_data:
             for group, given, usual in (
                 ("data", self.data.name, DataSettings.name),

@@ -10,6 +10,7 @@ from fl_app.errors import ConfigError
 from fl_app.import_path import check_import_path
 from fl_app.plain_mapping import PlainMapping
 from fl_app.search_space import Axis, RealAxis, SearchSpace
+from strategies.mechanisms.parameter_checks import MAX_MAGNITUDE
 
 ObjectiveName = Literal["landmine", "synthetic", "local_training", "training_run", "user"]
 
@@ -224,6 +225,10 @@ class UserObjectiveSettings(ObjectiveSettings):
     def __post_init__(self) -> None:
         check_import_path("objective.path", self.path)
         _require_agents(self.num_agents)
+        for key in ("low", "high"):
+            if not abs(value := getattr(self, key)) <= MAX_MAGNITUDE:
+                allowed = f"a number from -{MAX_MAGNITUDE:g} to {MAX_MAGNITUDE:g}"
+                raise ConfigError(f"objective.{key}", value, allowed)
         if not self.low < self.high:
             raise ConfigError("objective.high", self.high, f"a number > objective.low = {self.low}")
         self.space()

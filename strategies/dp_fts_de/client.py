@@ -86,8 +86,8 @@ def train(
 
     * The reply depends on the observations only through the vector, of L2 norm at most S / sqrt(P)
       up to rounding where the run clips, and through how long it takes. An evaluation that raises,
-      or gives no finite number, counts as `failed_value`; a model that cannot be fitted gives a
-      random query, or the vector zero.
+      or gives no finite number, counts as `failed_value`. Where a model cannot be fitted, nothing
+      is queried in the round, or the vector is zero: the agent's own log says so, and no reply.
     * One query a round (`num_initial` at first, and what is missing of them later). A round that is
       asked again goes on where it was interrupted, and gets the same bytes once it was answered; an
       earlier round is refused. Rounds that were missed are not made up.
@@ -193,9 +193,9 @@ class _Step:
             for point in first[len(values) :]:
                 self._observe(self._snapped(point))
         else:
-            query, self.is_shared = self._choose(points[:num_before], values[:num_before])
+            query = self._choose(points[:num_before], values[:num_before])
             # Of a round that was interrupted after its query, only what kind it was is asked again.
-            if len(values) <= num_before:
+            if query is not None and len(values) <= num_before:
                 self._observe(query)
         points, values = self._history()
         try:
@@ -251,15 +251,16 @@ class _Step:
     def _snapped(self, point: Floats) -> Floats:
         return point if self.snap is None else np.asarray(self.snap(point), dtype=np.float64)
 
-    def _choose(self, points: Floats, values: Floats) -> tuple[Floats, bool]:
+    def _choose(self, points: Floats, values: Floats) -> Floats | None:
         parameters, streams = self.request.parameters, self._streams(self.request.server_round)
         try:
-            return choose_query(
+            query, self.is_shared = choose_query(
                 parameters, points, values, self.request.broadcast, streams, self.snap
             )
         except _NO_MODEL:
-            _log.exception("no model of the observations: the query is random")
-        return self._snapped(streams.open("fallback").uniform(parameters.dimension)), False
+            _log.exception("no model of the observations: nothing is queried in this round")
+            return None
+        return query
 
     def _observe(self, point: Floats) -> None:
         try:

@@ -35,6 +35,7 @@ _NUMBERS = (
 )
 MAX_FEATURES = 10_000
 MAX_DIMENSION = 64
+MIN_RIDGE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class DpFtsDeParameters:
     lengthscale, outputscale : float
         l in units of the cube's side, and v, of the kernel that the features stand for.
     regularizer : float
-        lambda > 0.
+        lambda, at least 1e-8 v.
     standardize : bool
         Whether an agent models its values minus their mean, over their standard deviation.
     num_subregions : int
@@ -156,10 +157,16 @@ class DpFtsDeParameters:
                 raise ParameterError(key, getattr(self, key), f"at most {most}")
         for key in ("lengthscale", "outputscale", "regularizer"):
             check_number(key, getattr(self, key), positive=True)
+        # Below it, a ridge is lost in the rounding of some thousand observations.
+        if self.regularizer < MIN_RIDGE * self.outputscale:
+            allowed = f"at least {MIN_RIDGE:g} outputscale = {MIN_RIDGE * self.outputscale:g}"
+            raise ParameterError("regularizer", self.regularizer, allowed)
         for key in ("clipping_norm", "target_epsilon"):
             check_number(key, getattr(self, key), positive=True, optional=True)
         check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)
         check_number("sample_rate", self.sample_rate, positive=True, below=1.0 + 2.0**-52)
+        ratio = (self.clipping_norm or 0.0) / self.sample_rate
+        check_number("clipping_norm / sample_rate", ratio, positive=False)
         check_number("target_delta", self.target_delta, positive=True, below=1.0)
         for key in ("standardize", "prior_mean"):
             if not isinstance(getattr(self, key), bool):

@@ -31,7 +31,8 @@ class Progress:
     best_point : tuple of float
         Where the best value was observed, in the unit cube.
     points : tuple of tuple of float
-        This round's queries in their order, in the unit cube: N_init of them at first, then one.
+        This round's queries in their order, in the unit cube: N_init of them at first, then one; none
+        where the own process cannot be fitted.
     values : tuple of float
         What was observed there.
     is_shared : bool
@@ -86,7 +87,7 @@ def read_progress(metrics: Mapping[str, Any]) -> Progress | None:
     told = [value for name, value in numbers.items() if value is not None or name not in _OPTIONAL]
     is_sound = (
         1 <= size <= MAX_DIMENSION
-        and 1 <= len(values) <= MAX_POINTS
+        and len(values) <= MAX_POINTS
         and len(flat) == size * len(values)
         and all(_is_number(each) for each in (*told, *values))
         and all(_is_number(each) and 0.0 <= each <= 1.0 for each in (*best_point, *flat))

@@ -241,8 +241,9 @@ def test_a_repeated_query_is_replaced_also_where_axes_are_rounded() -> None:
     assert not is_shared
 
 
-def test_a_factorisation_that_fails_is_an_error() -> None:
+def test_a_factorisation_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.repeat(np.array([[0.3, 0.3]]), 4, axis=0)
+    monkeypatch.setattr("strategies.dp_fts_de.parameters.MIN_RIDGE", 0.0)
     parameters = make(regularizer=1e-20, standardize=False)
     with pytest.raises(FactorizationError):
         algorithm.draw_vector(parameters, x, np.ones(4), streams().open("vector"))

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from fl_app.engines.flower_internals import identify_process
 from strategies.dp_fts_de import DpFtsDeParameters, ParameterError
-from strategies.dp_fts_de.algorithm import Broadcast
+from strategies.dp_fts_de.algorithm import AgentStreams, Broadcast, draw_vector
 from strategies.dp_fts_de.client import train
 from strategies.dp_fts_de.messages import pack_vector, unpack_vector
+from strategies.dp_fts_de.parameters import MIN_RIDGE
 from strategies.dp_fts_de.progress import Progress
 from strategies.mechanisms.accounting import GaussianReleases
+from strategies.mechanisms.rng import Randomness
 from tests.dp_fts_de.agents import (
     Memory,
     make_context,
@@ -27,21 +29,38 @@ from tests.dp_fts_de.agents import (
 from tests.dp_fts_de.one_agent import Agent, broadcast, content, run_rounds
 
 
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
 @pytest.mark.parametrize("error", [np.linalg.LinAlgError, ValueError, FloatingPointError])
-def test_whatever_fails_in_a_fit_gives_a_random_query_and_zero(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_fitted_queries_nothing_and_replies_as_ever(
+    error: type[Exception],
+    randomness: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """No random query stands for a model that there is not; the agent's own log says so."""
+
     def fail(*arguments: Any, **more: Any) -> Any:
         raise error("private")
 
-    agent, parameters = Agent(), make_parameters(randomness="secret")
+    agent, parameters = Agent(), make_parameters(randomness=randomness)
     content(agent.answer(make_request(parameters)))
-    for name in ("choose_query", "draw_vector"):
-        monkeypatch.setattr(f"strategies.dp_fts_de.client.{name}", fail)
-    vector, progress = content(agent.answer(make_request(parameters, 2)))
+    with monkeypatch.context() as patch:
+        for name in ("choose_query", "draw_vector"):
+            patch.setattr(f"strategies.dp_fts_de.client.{name}", fail)
+        vector, progress = content(agent.answer(make_request(parameters, 2)))
     assert vector is not None
     assert not unpack_vector(vector, 20).any()
-    assert progress is None
+    assert len(agent.points) == 4
+    assert "nothing is queried" in caplog.text
+    assert "the vector is zero" in caplog.text
+    if randomness == "secret":
+        assert progress is None
+    else:
+        assert progress is not None
+        assert (progress.points, progress.values, progress.is_shared) == ((), (), False)
+        assert progress.best_value == max(agent.values())
+    # It goes on when it can.
+    content(agent.answer(make_request(parameters, 3)))
     assert len(agent.points) == 5
 
 
@@ -77,16 +96,12 @@ def test_a_lowest_value_that_is_no_number_is_refused() -> None:
         Agent(failed_value=math.nan).answer(make_request(make_parameters()))
 
 
-def test_a_model_that_cannot_be_fitted_gives_zero_and_a_random_query() -> None:
-    agent = Agent(snap=lambda point: np.array([0.25, 0.5]))
-    parameters = make_parameters(regularizer=1e-20, standardize=False, randomness="secret")
-    vector, _ = content(agent.answer(make_request(parameters)))
-    assert vector is not None
-    assert not unpack_vector(vector, 20).any()
-    huge = Agent(evaluate=lambda point: 1e15)
-    for t in (1, 2, 3):
-        content(huge.answer(make_request(make_parameters(standardize=False), t)))
-    assert len(huge.memory.observations) == 6
+def test_the_smallest_ridge_fits_a_thousand_repeats_of_a_point() -> None:
+    parameters = make_parameters(regularizer=MIN_RIDGE * 1e6, outputscale=1e6)
+    x = np.full((1000, 2), 0.5)
+    values = np.array([1e6, -1e6] * 500)
+    stream = AgentStreams(Randomness("seeded", 0), 1, 0).open("vector")
+    assert np.isfinite(draw_vector(parameters, x, values, stream)).all()
 
 
 def test_points_are_evaluated_and_kept_as_snapped() -> None:
@@ -207,9 +222,7 @@ def test_a_random_query_in_place_of_a_repeat_is_not_the_broadcast_s(interrupted:
     assert len(agent.points) == 6
 
 
-def test_a_random_query_without_a_model_is_not_the_broadcast_s(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_query_that_fails_is_not_the_broadcast_s(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> Any:
         raise np.linalg.LinAlgError
 

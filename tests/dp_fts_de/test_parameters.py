@@ -34,7 +34,7 @@ def make(**changes: Any) -> DpFtsDeParameters:
         ("features", "fourier"),
         *(("num_random_features", value) for value in (0, 10_001)),
         *(("lengthscale", value) for value in (0.0, -1.0, float("nan"), float("inf"), None)),
-        *(("regularizer", value) for value in (0.0, float("nan"))),
+        *(("regularizer", value) for value in (0.0, float("nan"), 1e-9)),
         ("outputscale", 0.0),
         ("standardize", 1),
         ("prior_mean", None),
@@ -88,6 +88,8 @@ def test_a_value_that_is_not_allowed_is_named(key: str, value: object) -> None:
             },
         ),
         ("lengthscale", {"features": "eigen", "lengthscale": 0.005}),
+        ("regularizer", {"outputscale": 1e14}),
+        ("clipping_norm / sample_rate", {"clipping_norm": 1e10, "sample_rate": 1e-6}),
         ("num_subregions", {"num_subregions": 2, "splittable": (False, False)}),
     ],
 )
