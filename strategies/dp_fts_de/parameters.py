@@ -159,8 +159,8 @@ class DpFtsDeParameters:
             check_number(key, getattr(self, key), positive=True)
         # Below it, a ridge is lost in the rounding of some thousand observations.
         if self.regularizer < MIN_RIDGE * self.outputscale:
-            allowed = f"at least {MIN_RIDGE:g} outputscale = {MIN_RIDGE * self.outputscale:g}"
-            raise ParameterError("regularizer", self.regularizer, allowed)
+            rule = f"at least {MIN_RIDGE:g} outputscale = {MIN_RIDGE * self.outputscale:g}"
+            raise ParameterError("regularizer", self.regularizer, rule)
         for key in ("clipping_norm", "target_epsilon"):
             check_number(key, getattr(self, key), positive=True, optional=True)
         check_number("noise_multiplier", self.noise_multiplier, positive=False, optional=True)

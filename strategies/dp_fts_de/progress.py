@@ -31,8 +31,8 @@ class Progress:
     best_point : tuple of float
         Where the best value was observed, in the unit cube.
     points : tuple of tuple of float
-        This round's queries in their order, in the unit cube: N_init of them at first, then one; none
-        where the own process cannot be fitted.
+        This round's queries in their order, in the unit cube: N_init of them at first, then one;
+        none where the own process cannot be fitted.
     values : tuple of float
         What was observed there.
     is_shared : bool

@@ -64,7 +64,7 @@ def test_the_largest_value_is_found_to_the_last_digits(num_subregions: int, dime
             bounds = list(zip(lower, np.nextafter(upper, 0.0), strict=True))
             for start in inside[np.argsort(function.values(inside))[-3:]]:
                 found = minimize(
-                    lambda x: -function.values(x[None])[0],
+                    lambda x, f=function: -f.values(x[None])[0],
                     start,
                     bounds=bounds,
                     method="Nelder-Mead",
