@@ -9,7 +9,13 @@ from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import ConfigError
 from fl_app.run_name import NAME_FILE, read_name
-from fl_app.run_store import CHECKPOINT_FOLDER, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
+from fl_app.run_store import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    METRICS_FILE,
+    QUERIES_FILE,
+    SUMMARY_FILE,
+)
 from fl_app.settings import RunSettings
 
 
@@ -75,6 +81,7 @@ class BegunRun:
         if len(kept) < checkpoint.metrics_bytes or not kept.endswith(b"\n"):
             raise ConfigError("resume", str(metrics), "a file with all rounds of the checkpoint")
         _check_rows(metrics, kept, checkpoint)
+        _check_queries(self.folder / QUERIES_FILE, checkpoint)
         devices = self.settings.engine.name == "deployment"
         if devices and name is None:
             raise ConfigError(
@@ -110,3 +117,24 @@ def _check_rows(file: Path, kept: bytes, checkpoint: Checkpoint) -> None:
             raise ConfigError("resume", f"{file}, line {number + 1}", f"the row of round {number}")
     if len(lines) != checkpoint.server_round + 1:
         raise ConfigError("resume", str(file), f"the rows of round 0 to {checkpoint.server_round}")
+
+
+def _check_queries(file: Path, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError unless the file has the rows of the checkpoint's rounds."""
+    content = file.read_bytes() if file.exists() else b""
+    kept = content[: checkpoint.queries_bytes]
+    if len(kept) < checkpoint.queries_bytes or (kept and not kept.endswith(b"\n")):
+        raise ConfigError("resume", str(file), "a file with all rows of the checkpoint's rounds")
+    for number, line in enumerate(kept.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            counts = [row[key] for key in ("round", "agent", "failures")]
+            fits = {"best_value", "best_point"} <= row.keys()
+            fits = fits and all(type(count) is int and count >= 0 for count in counts)
+            fits = fits and 1 <= row["round"] <= checkpoint.server_round
+        except (ValueError, KeyError, TypeError, AttributeError):
+            fits = False
+        if not fits:
+            raise ConfigError(
+                "resume", f"{file}, line {number}", "a row of the checkpoint's rounds"
+            )

@@ -19,7 +19,7 @@ from fl_app.model_arrays import Arrays, load_model_file, save_model
 from fl_app.settings import EngineSettings, RunSettings
 
 CHECKPOINT_FILE = "server.safetensors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _METADATA = "checkpoint"
 _DIGEST = "sha256"
 _MODEL, _BLOB = "model.", "blob."
@@ -41,6 +41,8 @@ class Checkpoint:
         The last row of metrics.jsonl.
     metrics_bytes : int
         Length of metrics.jsonl up to and with that row.
+    queries_bytes : int
+        Length of queries.jsonl up to and with the round's rows; 0 without any.
     strategy : dict
         What the strategy's `export_state` returned.
     faults : dict or None
@@ -58,6 +60,7 @@ class Checkpoint:
     totals: dict[str, int]
     row: dict[str, Any]
     metrics_bytes: int
+    queries_bytes: int
     strategy: dict[str, Any]
     faults: dict[str, Any] | None
     settings: str
@@ -141,7 +144,8 @@ def _take(content: Arrays, prefix: str) -> Arrays:
 
 def _check(checkpoint: Checkpoint) -> None:
     """Raise ValueError unless the values are of their types; the strategy checks its own."""
-    counts = [checkpoint.server_round, checkpoint.metrics_bytes, *checkpoint.totals.values()]
+    lengths = (checkpoint.metrics_bytes, checkpoint.queries_bytes)
+    counts = [checkpoint.server_round, *lengths, *checkpoint.totals.values()]
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError("a count that is none")
     if not checkpoint.arrays or not isinstance(checkpoint.strategy, dict):

@@ -4,6 +4,7 @@ A device has one for all runs that it takes part in; a simulated run has one for
 """
 
 import json
+import math
 import os
 import sqlite3
 import tempfile
@@ -162,7 +163,8 @@ class FolderState:
     def read_observations(self) -> list[Observation]:
         """Return the run's observations in the order in which they were added."""
         query = "SELECT content FROM observations WHERE run = ? AND client = ? ORDER BY number"
-        return [_read_observation(content) for (content,) in self._execute(query, *self._whose)]
+        rows = self._execute(query, *self._whose)
+        return [_read_observation(content, self._folder) for (content,) in rows]
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
@@ -234,15 +236,23 @@ def list_best(folder: Path) -> list[OwnBest]:
         rows = connection.execute("SELECT run, client, content FROM observations ORDER BY number")
         found: dict[tuple[str, int], list[Observation]] = {}
         for run, client, content in rows:
-            found.setdefault((run, client), []).append(_read_observation(content))
+            found.setdefault((run, client), []).append(_read_observation(content, folder))
     return [
         OwnBest(*whose, len(seen), max(seen, key=lambda each: each.value))
         for whose, seen in found.items()
     ]
 
 
-def _read_observation(content: str) -> Observation:
-    *point, value = json.loads(content)
+def _read_observation(content: str, folder: Path) -> Observation:
+    try:
+        *point, value = json.loads(content)
+        numbers = (*point, value)
+        is_sound = all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
+    except (ValueError, TypeError):
+        is_sound = False
+    if not is_sound:
+        # Without its content, which is the client's own.
+        raise RunError(f"{folder / STATE_FILE} is damaged: an observation that is none")
     return Observation(tuple(point), value)
 
 

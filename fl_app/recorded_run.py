@@ -24,7 +24,7 @@ from fl_app.left_out import LeftOut
 from fl_app.registry import FederatedStrategy, name_parameter
 from fl_app.run_log import find_client_log
 from fl_app.run_name import RUN_KEY, name_run
-from fl_app.run_store import LOG_FILE, RunStore, list_versions
+from fl_app.run_store import LOG_FILE, METRICS_FILE, QUERIES_FILE, RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record
@@ -183,7 +183,8 @@ class RecordedRun(ABC):
                 arrays=model_arrays(arrays),
                 totals=self._totals,
                 row=self._last,
-                metrics_bytes=self._store.metrics_bytes(),
+                metrics_bytes=self._store.measure(METRICS_FILE),
+                queries_bytes=self._store.measure(QUERIES_FILE),
                 strategy=self._strategy.export_state(),
                 faults=faults,
                 settings=digest_settings(self._settings),

@@ -75,15 +75,15 @@ class RunStore:
                     file.unlink(missing_ok=True)
                 for name in (CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, CLIENT_LOG, f"{STATE_FILE}*"):
                     _unlink(self.checkpoints, name)
-                self.rewind(0)
+                self.rewind(0, 0)
 
-    def rewind(self, metrics_bytes: int) -> None:
-        """Take metrics.jsonl back to its first bytes, and remove what comes after the last round.
+    def rewind(self, metrics_bytes: int, queries_bytes: int) -> None:
+        """Take rows back to those of a checkpoint, and remove what comes after the last round.
 
         Parameters
         ----------
-        metrics_bytes : int
-            How many bytes are kept, at most as many as there are.
+        metrics_bytes, queries_bytes : int
+            How many bytes of each file are kept, at most as many as there are.
         """
         with self._writing():
             for name in (SUMMARY_FILE, MODEL_FILE, REPORT_FILE, *_SEARCH_FILES):
@@ -96,8 +96,10 @@ class RunStore:
                 _unlink(self.checkpoints, f".{name}.*.tmp*")
             with (self.folder / METRICS_FILE).open("ab") as file:
                 file.truncate(metrics_bytes)
-            if metrics_bytes == 0:
+            if queries_bytes == 0:
                 (self.folder / QUERIES_FILE).unlink(missing_ok=True)
+            else:
+                os.truncate(self.folder / QUERIES_FILE, queries_bytes)
 
     def close(self) -> None:
         """Let other runs write to the folder."""
@@ -124,30 +126,22 @@ class RunStore:
         lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
         self._append(QUERIES_FILE, "".join(lines))
 
-    def read_queries(self, last_round: int) -> list[dict[str, Any]]:
-        """Return what queries.jsonl holds up to a round; later rows, and half a one, are removed.
-
-        Of a run that was killed, more may have been written than its checkpoint knows of.
-        """
+    def read_queries(self) -> list[dict[str, Any]]:
+        """Return what queries.jsonl holds, of a resumed run what its checkpoint knows of."""
         file = self.folder / QUERIES_FILE
-        kept, rows = 0, []
         with self._writing():
-            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-            for line in lines:
-                row = json.loads(line) if line.endswith(b"\n") else {"round": math.inf}
-                if row["round"] > last_round:
-                    break
-                rows.append(row)
-                kept += len(line)
-            if file.exists():
-                os.truncate(file, kept)
-        return rows
+            lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines]
 
-    def metrics_bytes(self) -> int:
-        """Return the length of metrics.jsonl, which has reached the disk then."""
-        with self._writing(), (self.folder / METRICS_FILE).open("rb") as file:
-            os.fsync(file.fileno())
-            return file.seek(0, os.SEEK_END)
+    def measure(self, name: str) -> int:
+        """Return the length of a file that rows are appended to, which have reached the disk."""
+        file = self.folder / name
+        with self._writing():
+            if not file.exists():
+                return 0
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+                return opened.seek(0, os.SEEK_END)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""

@@ -73,8 +73,7 @@ class SearchRun(RecordedRun):
         return self._search
 
     def _begin_with(self) -> ArrayRecord:
-        rounds = 0 if self._checkpoint is None else self._checkpoint.server_round
-        self._remember(self._store.read_queries(rounds))
+        self._remember(self._store.read_queries())
         return broadcast_record(None)
 
     def _further_guarantees(self) -> list[Guarantee]:

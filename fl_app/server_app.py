@@ -106,7 +106,8 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
             settings, client_ids, store, checkpoint, lambda: bool(stop and Path(stop).exists())
         )
         if begun:
-            store.rewind(checkpoint.metrics_bytes if checkpoint else 0)
+            at = (checkpoint.metrics_bytes, checkpoint.queries_bytes) if checkpoint else (0, 0)
+            store.rewind(*at)
         store.write_config(to_yaml(settings))
         summary = run.execute(grid)
         reached = "best_value_mean" if settings.search else "test_accuracy"

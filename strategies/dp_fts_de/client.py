@@ -114,6 +114,9 @@ def train(
     is_repeat = request.server_round == entry.last_round and asked == _asked_of(entry)
     if request.server_round <= entry.last_round and not is_repeat:
         return error_reply(message, REFUSED, "round already answered")
+    if not _are_whole(memory.read_observations(), entry, request.parameters.dimension):
+        _log.error("observations are missing or damaged: nothing is answered any more")
+        return error_reply(message, REFUSED, "observations are missing or damaged")
     if not is_repeat:
         entry = _begin_round(memory, entry, request, agreed, asked)
     if not entry.reply:
@@ -161,7 +164,17 @@ def _describe_releases(parameters: DpFtsDeParameters) -> str:
 
 def _count_before(entry: LedgerEntry) -> int:
     """Return how many observations there were when the entry's round began."""
-    return int(entry.request.partition("/")[0])
+    return int(entry.request.partition("/")[0] or 0)
+
+
+def _are_whole(observations: list[Observation], entry: LedgerEntry, dimension: int) -> bool:
+    """Return whether there are at least as many as the entry knows of, of the run's space."""
+    return len(observations) >= _count_before(entry) and all(
+        len(each.point) == dimension
+        and all(0.0 <= place <= 1.0 for place in each.point)
+        and abs(each.value) <= MAX_MAGNITUDE
+        for each in observations
+    )
 
 
 def _asked_of(entry: LedgerEntry) -> str:

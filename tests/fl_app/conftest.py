@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from fl_app import cli, federated_run
+from fl_app import cli
+from fl_app.recorded_run import RecordedRun
 from tests.fl_app.begun_runs import SMALL, BrokenError
 from tests.fl_app.ended import Ended
 
@@ -55,17 +56,17 @@ def break_after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let a run end without a word, before or after the checkpoint of a round."""
 
     def arrange(server_round: int, before: bool = False) -> None:
-        save = federated_run.FederatedRun._save
+        save = RecordedRun._save
 
-        def broken(self: federated_run.FederatedRun, arrays: Any) -> None:
+        def broken(self: RecordedRun, arrays: Any) -> None:
             hit = self._totals["rounds"] == server_round
             if not (hit and before):
                 save(self, arrays)
             if hit:
-                monkeypatch.setattr(federated_run.FederatedRun, "_save", save)
+                monkeypatch.setattr(RecordedRun, "_save", save)
                 raise BrokenError
 
-        monkeypatch.setattr(federated_run.FederatedRun, "_save", broken)
+        monkeypatch.setattr(RecordedRun, "_save", broken)
 
     return arrange
 

@@ -83,17 +83,17 @@ def test_a_strategy_s_state_of_another_kind_is_refused(fl_app, begun):
 
 def test_a_newer_checkpoint_is_refused(fl_app, begun, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("fl_app.checkpoint.FORMAT_VERSION", 2)
+        patched.setattr("fl_app.checkpoint.FORMAT_VERSION", 3)
         found = read_checkpoint_of(begun)
         write_checkpoint(begun / "checkpoint", found)
-    line = assert_refused_untouched(fl_app, begun, ["resume=run"], "format_version: 2; allowed: 1")
+    line = assert_refused_untouched(fl_app, begun, ["resume=run"], "format_version: 3; allowed: 2")
     assert "server.safetensors" in line
 
 
 def read_checkpoint_of(folder: Path) -> Checkpoint:
     from fl_app import checkpoint
 
-    version, checkpoint.FORMAT_VERSION = checkpoint.FORMAT_VERSION, 1
+    version, checkpoint.FORMAT_VERSION = checkpoint.FORMAT_VERSION, 2
     try:
         return read_checkpoint(folder / "checkpoint")
     finally:

@@ -9,51 +9,15 @@ import numpy as np
 import pytest
 
 from fl_app.config import compose_settings
-from fl_app.device_state import FolderState, list_entries
+from fl_app.device_state import list_entries
 from fl_app.errors import ConfigError
 from fl_app.objectives import load_objective
-from fl_app.recorded_run import RecordedRun
 from fl_app.search_task import planned_parameters
 from fl_app.settings import RunSettings
 from strategies.dp_fts_de.guarantees import spent_epsilon
+from tests.fl_app.small_searches import AGENTS, INITIAL, ROUNDS, SMALL, observations, read, search
 
-AGENTS, INITIAL, ROUNDS = 5, 4, 6
-SMALL = (
-    *("strategy=dp_fts_de", f"num_rounds={ROUNDS}", f"strategy.num_initial={INITIAL}"),
-    *(f"objective.num_agents={AGENTS}", "strategy.num_random_features=20"),
-    *("strategy.features=rff", "strategy.lengthscale=0.3", "strategy.release_rounds=[1,2,4,8]"),
-)
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
-    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Return what a run left: rows and files, without times."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    found: dict[str, Any] = {"metrics": [{**row, "seconds": None} for row in rows]}
-    for name in ("best_point", "shared_function", "summary", "privacy"):
-        file = folder / f"{name}.json"
-        found[name] = json.loads(file.read_text()) if file.exists() else None
-    if found["summary"]:
-        found["summary"]["wall_seconds"] = None
-    queries = folder / "queries.jsonl"
-    lines = queries.read_text().splitlines() if queries.exists() else []
-    found["queries"] = [json.loads(line) for line in lines]
-    return found
-
-
-def search(fl_app: Any, folder: str, *words: str, code: int = 0) -> dict[str, Any]:
-    ended = fl_app("run", *SMALL, f"hydra.run.dir={folder}", *words)
-    assert ended.code == code, ended.errors
-    return read(Path(folder))
-
-
-def observations(folder: str, agent: int) -> list[Any]:
-    return FolderState(Path(folder, "checkpoint"), "simulated", agent, "OFF").read_observations()
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def test_a_search_leaves_its_folder(fl_app: Any) -> None:
@@ -156,30 +120,6 @@ def test_a_secret_search_says_nothing_of_the_agents(fl_app: Any) -> None:
     # The released function, not its largest place: two runs' may both lie at the same edge.
     again = search(fl_app, "again", "randomness=secret")
     assert again["shared_function"]["values"] != found["shared_function"]["values"]
-
-
-class BrokenError(Exception):
-    pass
-
-
-@pytest.fixture
-def break_after(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let a run end without a word, before or after the checkpoint of a round."""
-
-    def arrange(server_round: int, before: bool) -> None:
-        save = RecordedRun._save
-
-        def broken(self: Any, arrays: Any) -> None:
-            hit = self._totals["rounds"] == server_round
-            if not (hit and before):
-                save(self, arrays)
-            if hit:
-                monkeypatch.setattr(RecordedRun, "_save", save)
-                raise BrokenError
-
-        monkeypatch.setattr(RecordedRun, "_save", broken)
-
-    return arrange
 
 
 @pytest.mark.parametrize("before", [True, False])
