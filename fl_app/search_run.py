@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fl_app.checkpoint import Checkpoint
 from fl_app.errors import RunError
+from fl_app.objectives import UserObjectiveSettings
 from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun
 from fl_app.run_store import RunStore
@@ -64,9 +65,11 @@ class SearchRun(RecordedRun):
         self._nested = list(nested)
         self._space = space
         self._search = build_search(settings, client_ids, self._on_round)
-        # What each agent last said, and its evaluations that failed; nothing in secret runs.
+        # What each agent last said, its evaluations that failed, and its values outside the
+        # objective's range; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
         self._failures: Counter[int] = Counter()
+        self._outside: Counter[int] = Counter()
 
     @property
     def _strategy(self) -> DpFtsDe:
@@ -89,20 +92,49 @@ class SearchRun(RecordedRun):
         self._remember(rows)
         if rows:
             self._store.append_queries(rows)
+        self._warn_of_outside(rows)
         if outcome.num_local_failures:
             _log.warning(
                 "round %d: evaluations failed on %d clients, and count as the lowest value",
                 outcome.server_round,
                 outcome.num_local_failures,
             )
-        failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
-        if failed and outcome.server_round == 1 and not self._on_devices:
+        if rows and outcome.server_round == 1 and not self._on_devices:
+            self._check_values(rows)
+
+    def _check_values(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Raise RunError if no client has a value that tells one point from another."""
+        if any(row["failures"] + row["outside"] < len(row["values"]) for row in rows):
+            return
+        if not any(row["outside"] for row in rows):
             raise RunError(f"every evaluation failed on every client; see {self._client_log}")
+        raise RunError(
+            f"every value of every client is outside {self._value_range()}: set objective.low and "
+            "objective.high to the range of the values (of an accuracy in percent 0 and 100), and "
+            "return what is better the higher it is (of a loss its negative); what was returned "
+            f"is in {self._client_log}"
+        )
+
+    def _warn_of_outside(self, rows: Sequence[dict[str, Any]]) -> None:
+        outside = [row["outside"] for row in rows if row["outside"]]
+        if outside:
+            _log.warning(
+                "round %d: %d values of %d clients were outside %s and count as the nearer end",
+                *(rows[0]["round"], sum(outside), len(outside), self._value_range()),
+            )
+
+    def _value_range(self) -> str:
+        chosen = self._settings.objective
+        if isinstance(chosen, UserObjectiveSettings):
+            return f"objective.low..high ({chosen.low:g} to {chosen.high:g})"
+        return "the objective's range"  # as devices may say that do not do what is asked
 
     def _remember(self, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
             self._told[row["agent"]] = row
             self._failures[row["agent"]] += row["failures"]
+            # Not there in what an earlier version wrote, from which a run may go on.
+            self._outside[row["agent"]] += row.get("outside", 0)
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings = self._settings
@@ -118,6 +150,7 @@ class SearchRun(RecordedRun):
                         "value": row["best_value"],
                         "point": self._space.decode(np.array(row["best_point"])),
                         "failures": self._failures[row["agent"]],
+                        "outside": self._outside[row["agent"]],
                     }
                     for row in agents
                 ],
@@ -193,4 +226,5 @@ def _row(server_round: int, agent: int, progress: Progress) -> dict[str, Any]:
         "best_value": progress.best_value,
         "best_point": list(progress.best_point),
         "failures": int(progress.failures),
+        "outside": int(progress.outside),
     }

@@ -1,7 +1,6 @@
 """The search of a run: its server side from the settings, and an agent's answer to a request."""
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -11,8 +10,9 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from fl_app.errors import ConfigError
+from fl_app.evaluation_log import EvaluationLog
 from fl_app.local_task import LocalTask
-from fl_app.objectives import Objective, load_objective, observe
+from fl_app.objectives import Objective, UserObjectiveSettings, load_objective, observe
 from fl_app.search_space import SearchSpace
 from fl_app.settings import RunSettings
 from fl_app.strategy_settings import SearchSettings
@@ -25,7 +25,6 @@ from strategies.mechanisms.accounting import AccountingError
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import OnRound
 
-_log = logging.getLogger(__name__)
 # The keys of a search that are no field of its parameters.
 _APART = ("name", "label", "release_rounds")
 
@@ -172,14 +171,20 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
     objective, agent = _load_own_objective(task)
     space = objective.space
     state = ContextState(context) if task.state is None else task.state
+    log = EvaluationLog(context, task.partition_id, settings.randomness)
 
     def evaluate(unit: NDArray[np.float64]) -> float:
         # Another number for each, so that what is noisy is drawn anew.
         trial = len(state.read_observations())
         found = observe(objective, agent, space.decode(unit), trial)
         if found.failed:
-            _log.warning("evaluation %d failed: %s", trial + 1, found.reason)
-        return float("nan") if found.failed else found.value
+            log.tell_failure(trial + 1, found)
+            return float("nan")
+        # The range of what is the application's own is set by nobody.
+        if found.outside is None or not isinstance(settings.objective, UserObjectiveSettings):
+            return found.value
+        log.tell_outside(trial + 1, found.outside, objective.value_range)
+        return found.outside
 
     optimum = objective.optimum(agent) if settings.randomness == "seeded" else None
     return dp_fts_de_client.train(
@@ -191,6 +196,7 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
         state=state,
         snap=space.snap,
         failed_value=objective.value_range[0],
+        value_range=objective.value_range,
         optimum=optimum,
         exact=lambda points: objective.values(agent, points),
     )
