@@ -6,6 +6,7 @@ that are passed on. In secret runs it goes to a file in checkpoint/, which holds
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import ClassVar
 from fl_app.run_store import CHECKPOINT_FOLDER, CLIENT_LOG, LOG_FILE
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# As a line of that format begins; a traceback's do not.
+_WARNING = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ (?:WARNING|ERROR) ", re.MULTILINE)
 # What a record carries that a worker process has sent.
 FROM_CLIENT = "from_client"
 _log = logging.getLogger(__name__)
@@ -43,6 +46,19 @@ def find_client_log(folder: Path, randomness: str) -> Path:
     """Return the file of a run's folder that has what its simulated clients log."""
     is_secret = randomness == "secret"
     return folder / CHECKPOINT_FOLDER / CLIENT_LOG if is_secret else folder / LOG_FILE
+
+
+def describe_warnings(folder: Path, randomness: str) -> str | None:
+    """Say how often the simulated clients of a secret run have warned; None if they have not.
+
+    For the terminal of whoever simulates them: no file that is passed on says so.
+    """
+    client_log = find_client_log(folder, randomness)
+    if client_log == folder / LOG_FILE or not client_log.is_file():
+        return None
+    text = client_log.read_text(encoding="utf-8", errors="replace")
+    number = len(_WARNING.findall(text))
+    return f"clients logged {number} warnings: see {client_log}" if number else None
 
 
 @contextmanager

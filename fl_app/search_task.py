@@ -20,7 +20,7 @@ from strategies.device_state import ContextState
 from strategies.dp_fts_de import DpFtsDe, DpFtsDeParameters
 from strategies.dp_fts_de import client as dp_fts_de_client
 from strategies.dp_fts_de.algorithm import build_features
-from strategies.dp_fts_de.run_plan import AUTO, plan_run
+from strategies.dp_fts_de.run_plan import AUTO, check_release_rounds, plan_run
 from strategies.mechanisms.accounting import AccountingError
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import OnRound
@@ -63,6 +63,7 @@ def build_search(
         seed=settings.seed,
         **fields,
     )
+    check_release_rounds(strategy.parameters, settings.rounds)
     build_features(strategy.parameters)
     return strategy
 

@@ -51,3 +51,7 @@ def differently(point: dict[str, Any], agent: int) -> float:
     if agent == 1:
         raise KeyError("my secret")
     return float([0.1 + 0.5 * point["x"]][agent])
+
+
+def fine(point: dict[str, Any], agent: int) -> float:
+    return 0.1 + 0.5 * point["x"]

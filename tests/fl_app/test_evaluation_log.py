@@ -45,6 +45,10 @@ def logs(secret: bool) -> tuple[str, str]:
     return own.read_text(), "".join(file.read_text(errors="replace") for file in files)
 
 
+def read_queries() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path("run", "queries.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("secret", [True, False])
 def test_a_failure_s_traceback_is_in_the_clients_log_alone(
@@ -72,7 +76,7 @@ def test_a_failure_s_traceback_is_in_the_clients_log_alone(
 def test_values_outside_the_range_are_counted_and_warned_of(search: Callable[..., Ended]) -> None:
     ended = search("percent_of_two")
     assert ended.code == 0, ended.errors
-    queries = [json.loads(line) for line in Path("run", "queries.jsonl").open()]
+    queries = read_queries()
     counts = dict.fromkeys(range(3), 0)
     for row in queries:
         assert row["outside"] == row["values"].count(1.0)
@@ -109,6 +113,21 @@ def test_of_a_secret_run_values_outside_are_in_the_clients_log_only(
     assert "outside" not in ended.output
 
 
+def test_a_secret_run_in_which_all_fails_ends_with_a_word(search: Callable[..., Ended]) -> None:
+    """Its server, which a deployment would share with others, is told nothing."""
+    ended = search("everywhere", SECRET)
+    assert ended.code == 0, ended.errors
+    own, beside = logs(secret=True)
+    path = Path("run", "checkpoint", "clients.log").absolute()
+    assert f"! clients logged 3 warnings: see {path}\n" in ended.output
+    assert own.count(" WARNING ") == 3
+    assert "warnings" not in beside
+    for words in ((SECRET, "fine"), ("differently",)):
+        ended = search(words[-1], *words[:-1], f"hydra.run.dir={words[-1]}")
+        assert ended.code == 0, ended.errors
+        assert "clients logged" not in ended.output
+
+
 def test_a_run_with_no_value_in_the_range_ends(search: Callable[..., Ended]) -> None:
     ended = search("percent")
     assert ended.code == 1
@@ -134,7 +153,7 @@ def test_a_range_of_the_application_s_own_is_nobody_s_to_set(
     )
     assert ended.code == 0, ended.errors
     assert "outside" not in ended.errors
-    rows = [json.loads(line) for line in Path("run", "queries.jsonl").open()]
+    rows = read_queries()
     assert {row["outside"] for row in rows} == {0}
     assert max(abs(each) for row in rows for each in row["values"]) < 0.01
 

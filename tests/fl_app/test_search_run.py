@@ -21,7 +21,7 @@ AGENTS, INITIAL, ROUNDS = 5, 4, 6
 SMALL = (
     *("strategy=dp_fts_de", f"num_rounds={ROUNDS}", f"strategy.num_initial={INITIAL}"),
     *(f"objective.num_agents={AGENTS}", "strategy.num_random_features=20"),
-    *("strategy.features=rff", "strategy.lengthscale=0.3", "strategy.release_rounds=[1,2,4,8]"),
+    *("strategy.features=rff", "strategy.lengthscale=0.3", "strategy.release_rounds=[1,2,4]"),
 )
 
 
@@ -310,6 +310,15 @@ def mixed_value(point: dict[str, Any], agent: int) -> float:
         (["strategy.num_subregions=3"], "strategy.num_subregions: 3; allowed: "),
         (["strategy.prob_own=often"], "strategy.prob_own: 'often'; allowed: "),
         (["strategy.release_rounds=[2,1]"], "strategy.release_rounds: [2, 1]; allowed: rounds in"),
+        (
+            ["strategy.release_rounds=[1,6]"],
+            "strategy.release_rounds: [1, 6]; allowed: rounds from 1 to num_rounds - 1 = 5 (",
+        ),
+        (["strategy.release_rounds=[9]", "num_rounds=4"], "strategy.release_rounds: [9]; allowed:"),
+        (
+            ["strategy.release_rounds=[1]", "num_rounds=1"],
+            "strategy.release_rounds: [1]; allowed: auto with num_rounds=1 (",
+        ),
         (["strategy.release_rounds=[0]"], "strategy.release_rounds: 0; allowed: an integer >= 1"),
         (["strategy.release_rounds=never"], "strategy.release_rounds: 'never'; allowed: a list"),
         (["strategy.release_rounds=[1.5]"], "strategy.release_rounds[0]: 1.5; allowed: an integer"),
@@ -352,6 +361,24 @@ def test_controls_are_settings(fl_app: Any, control: str) -> None:
     assert found["queries"] != none["queries"]
     uploads = sum(row["num_uploaded"] or 0 for row in found["metrics"])
     assert (uploads == 0) == (control == "no_sharing")
+
+
+@pytest.mark.parametrize("rounds", ["auto", "[]"])
+@pytest.mark.parametrize("control", ["none", "no_sharing"])
+def test_a_single_round_is_warned_that_it_releases_nothing(
+    fl_app: Any, control: str, rounds: str
+) -> None:
+    words = (f"strategy.control={control}", f"strategy.release_rounds={rounds}", "num_rounds=1")
+    ended = fl_app("run", *SMALL, *words, "hydra.run.dir=run")
+    assert ended.code == 0, ended.errors
+    assert ("WARNING nothing will be released" in ended.errors) == (control == "none")
+    assert read(Path("run"))["summary"]["num_releases"] == 0
+
+
+def test_who_shares_nothing_may_name_any_round(fl_app: Any) -> None:
+    """As in a sweep over controls and numbers of rounds."""
+    words = ("strategy.control=no_sharing", "strategy.release_rounds=[1,9]")
+    assert search(fl_app, "run", *words)["summary"]["num_releases"] == 0
 
 
 def test_a_model_cannot_be_evaluated_where_there_is_none(fl_app: Any) -> None:
