@@ -23,6 +23,7 @@ from strategies.dp_fts_de import DpFtsDe
 from strategies.dp_fts_de.algorithm import read_broadcast
 from strategies.dp_fts_de.messages import broadcast_record, parse_broadcast
 from strategies.dp_fts_de.progress import Progress
+from strategies.dp_fts_de.release_signal import MOST_NOISE, bound_noise_share
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
@@ -141,6 +142,7 @@ class SearchRun(RecordedRun):
         assert settings.objective is not None
         assert settings.search is not None
         agents = [self._told[agent] for agent in sorted(self._told)]
+        shared = self._shared_optimum(arrays)
         self._store.write_best_point(
             {
                 "search_space": [dataclasses.asdict(axis) for axis in self._space.axes],
@@ -154,7 +156,7 @@ class SearchRun(RecordedRun):
                     }
                     for row in agents
                 ],
-                "shared": self._shared_optimum(arrays),
+                "shared": shared,
             }
         )
         if (function := self._shared_function(arrays)) is not None:
@@ -175,6 +177,9 @@ class SearchRun(RecordedRun):
             "simple_regret_mean": self._last.get("simple_regret_mean"),
             "num_releases": self._search.tally.num_releases,
             "noise_multiplier": self._search.parameters.noise_multiplier,
+            # Of the last release.
+            "noise_share": shared["noise_share"] if shared else None,
+            "mostly_noise": shared["mostly_noise"] if shared else None,
             "published": compare_with_published(
                 settings.published, best_values=self._best_values()
             ),
@@ -187,12 +192,26 @@ class SearchRun(RecordedRun):
         return {at: value for at, value in best.items() if value is not None}
 
     def _shared_optimum(self, arrays: ArrayRecord) -> dict[str, Any] | None:
-        """Return where the last broadcast is largest; post-processing of what was released."""
+        """Return where the last broadcast is largest, and how much of that may be noise.
+
+        Post-processing of what was released, and public constants; what was signal is measured in
+        seeded runs only.
+        """
         place, broadcast = self._search.find_shared_optimum(arrays), parse_broadcast(arrays)
         if place is None or broadcast is None:
             return None
-        point = self._space.decode(place)
-        return {"point": point, "value": None, "release_round": broadcast.release_round}
+        released = broadcast.release_round
+        share = bound_noise_share(self._search.parameters, released)
+        rows = self._store.read_metrics()
+        measured = [row.get("signal_to_noise") for row in rows if row["round"] == released]
+        return {
+            "point": self._space.decode(place),
+            "value": None,
+            "release_round": released,
+            "noise_share": share,
+            "mostly_noise": share is not None and share > MOST_NOISE,
+            "signal_to_noise": measured[-1] if measured else None,
+        }
 
     def _shared_function(self, arrays: ArrayRecord) -> dict[str, Any] | None:
         """Return the last broadcast on a grid, for spaces that can be drawn."""

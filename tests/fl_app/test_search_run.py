@@ -16,6 +16,7 @@ from fl_app.recorded_run import RecordedRun
 from fl_app.search_task import planned_parameters
 from fl_app.settings import RunSettings
 from strategies.dp_fts_de.guarantees import spent_epsilon
+from strategies.dp_fts_de.release_signal import bound_noise_share
 
 AGENTS, INITIAL, ROUNDS = 5, 4, 6
 SMALL = (
@@ -103,6 +104,10 @@ def test_a_search_leaves_its_folder(fl_app: Any) -> None:
     shared = found["best_point"]["shared"]
     assert shared["value"] is None
     assert shared["release_round"] == 4
+    share = bound_noise_share(planned_parameters(compose_settings([*SMALL, "num_clients=5"])), 4)
+    assert shared["noise_share"] == summary["noise_share"] == pytest.approx(share)
+    assert (shared["mostly_noise"], summary["mostly_noise"]) == (True, True)
+    assert shared["signal_to_noise"] == rows[3]["signal_to_noise"] > 0.0
     function = found["shared_function"]
     peak = function["grid"][int(np.argmax(function["values"]))]
     assert abs(peak - shared["point"]["x1"]) < 0.01
@@ -145,6 +150,8 @@ def test_a_secret_search_says_nothing_of_the_agents(fl_app: Any) -> None:
     assert not Path("run", "queries.jsonl").exists()
     assert found["best_point"]["agents"] == []
     assert found["best_point"]["shared"]["value"] is None
+    assert found["best_point"]["shared"]["mostly_noise"]
+    assert found["best_point"]["shared"]["signal_to_noise"] is None
     for row in found["metrics"]:
         for key in (
             *("best_value_mean", "best_value_worst", "simple_regret_mean", "clipped_fraction"),
@@ -156,6 +163,28 @@ def test_a_secret_search_says_nothing_of_the_agents(fl_app: Any) -> None:
     # The released function, not its largest place: two runs' may both lie at the same edge.
     again = search(fl_app, "again", "randomness=secret")
     assert again["shared_function"]["values"] != found["shared_function"]["values"]
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "mostly"),
+    [
+        (("strategy.noise_multiplier=1",), 20**0.5 / 5, False),
+        (("strategy.noise_multiplier=1.2",), 1.2 * 20**0.5 / 5, True),
+        (("strategy.noise_multiplier=0",), None, False),
+        (("strategy.control=oracle",), None, False),
+    ],
+)
+def test_a_shared_point_says_how_much_of_it_is_noise(
+    fl_app: Any, words: tuple[str, ...], share: float | None, mostly: bool
+) -> None:
+    target = () if "control" in words[0] else ("strategy.target_epsilon=null",)
+    ended = fl_app("run", *SMALL, *words, *target, "hydra.run.dir=run")
+    assert ended.code == 0, ended.errors
+    shared = read(Path("run"))["best_point"]["shared"]
+    assert shared["noise_share"] == (None if share is None else pytest.approx(share))
+    assert shared["mostly_noise"] is mostly
+    assert ("Shared point" in ended.output) == (share is not None)
+    assert ("mostly noise" in ended.output) is mostly
 
 
 class BrokenError(Exception):
