@@ -10,6 +10,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fl_app.cli import _warnings_on_terminal
+from fl_app.client_app import STATE_KEY, _simulated_log
+from fl_app.config import compose_settings
 from fl_app.engines import SIMULATED_KEY
 from fl_app.evaluation_log import EvaluationLog
 from fl_app.objectives import Observation
@@ -218,6 +220,40 @@ def test_another_line_is_another_kind(caplog: pytest.LogCaptureFixture) -> None:
     log.tell_failure(1, fail("one"))
     log.tell_failure(2, fail_elsewhere())
     assert [bool(each.exc_info) for each in caplog.records] == [True, True]
+
+
+@pytest.mark.parametrize("secret", [True, False])
+@pytest.mark.parametrize("by_flower", [True, False])
+def test_a_client_that_flower_runs_writes_the_run_s_log_itself(
+    tmp_path: Path, by_flower: bool, secret: bool
+) -> None:
+    """Of others the process that runs them writes it."""
+    states = tmp_path / "checkpoint"
+    states.mkdir()
+    node = {} if by_flower else {SIMULATED_KEY: True}
+    context = Context(1, 7, node, RecordDict(), {STATE_KEY: str(states)})
+    randomness = "secret" if secret else "seeded"
+    settings = compose_settings(["strategy=dp_fts_de", f"randomness={randomness}"])
+    with _simulated_log(context, settings):
+        EvaluationLog(context, 3, randomness).tell_failure(1, fail("my secret"))
+    expected = states / "clients.log" if secret else tmp_path / "run.log"
+    found = [file for file in (states / "clients.log", tmp_path / "run.log") if file.exists()]
+    assert found == ([expected] if by_flower else [])
+    if by_flower:
+        assert "Says: my secret" in expected.read_text()
+
+
+@pytest.mark.slow
+def test_on_flower_s_own_simulation_tracebacks_are_in_the_same_place(
+    search: Callable[..., Ended],
+) -> None:
+    ended = search("differently", SECRET, "engine=simulation")
+    assert ended.code == 0, ended.errors
+    own, beside = logs(secret=True)
+    assert own.count("Traceback") == 2
+    assert own.count(" failed: ") == 2 * (INITIAL + 2)
+    assert "! clients logged 2 warnings: see " in ended.output
+    assert "KeyError" not in beside
 
 
 def test_a_worker_s_traceback_passes_the_terminal_by(
