@@ -31,7 +31,7 @@ from strategies.rounds import RoundResult
 _GRID = {1: 201, 2: 41}
 _KEPT = (
     "checkpoint/ holds all clients' points and values, from which each may read its best one "
-    "(devices.sqlite), and which evaluations failed (clients.log): delete it before you pass this "
+    "(devices.sqlite), and how evaluations failed (clients.log): delete it before you pass this "
     "folder on"
 )
 _log = logging.getLogger(__name__)

@@ -59,7 +59,8 @@ class DpFtsDe(RoundStrategy):
     num_agents : int or None
         N, a public constant; None: the nodes that are connected when the run starts.
     release_rounds : "auto" or sequence of int
-        As in `DpFtsDeParameters`, empty for every round; "auto": see `plan_run`.
+        As in `DpFtsDeParameters`, empty for every round; "auto": see `plan_run`. Named ones lie
+        below `num_rounds` of `start`.
     client_ids : mapping of int to int, or None
         Node id to agent's number, from 0 to N - 1. Sub-regions, streams and sums follow the
         numbers. None: the order of the node ids when the run starts.

@@ -43,6 +43,10 @@ def percent(point: dict[str, Any], agent: int) -> float:
     return 10.0 + 50.0 * point["x"]
 
 
+def percent_or_nothing(point: dict[str, Any], agent: int) -> float:
+    return raises(point, 1) if agent == 1 else percent(point, agent)
+
+
 def percent_of_two(point: dict[str, Any], agent: int) -> float:
     return 87.5 if agent in (1, 2) and point["x"] < 0.5 else 0.1 + 0.5 * point["x"]
 

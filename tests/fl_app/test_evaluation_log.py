@@ -141,6 +141,12 @@ def test_a_run_with_no_value_in_the_range_ends(search: Callable[..., Ended]) -> 
     assert search("percent", "objective.high=100", "hydra.run.dir=in-range").code == 0
 
 
+def test_failures_beside_values_outside_change_nothing(search: Callable[..., Ended]) -> None:
+    ended = search("percent_or_nothing")
+    assert ended.code == 1
+    assert f"fl-app: every value of every client is {OUTSIDE}" in ended.errors
+
+
 def test_a_range_of_the_application_s_own_is_nobody_s_to_set(
     fl_app: Callable[..., Ended], no_report: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
