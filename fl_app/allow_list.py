@@ -41,7 +41,7 @@ _UPLOAD_TYPES = (
     search_messages.UPLOAD_TYPE,
 )
 _SEARCH_VALUES = (
-    *("value", "best-value", "clipped", "failures", "is-shared", "best-point", "points"),
+    *("value", "best-value", "clipped", "failures", "outside", "is-shared", "best-point", "points"),
     *("values", "simple-regret", "cumulative-regret", "best-before"),
 )
 # Record and key of a reply.

@@ -215,10 +215,10 @@ def _warnings_on_terminal() -> Iterator[None]:
             return ""
 
         def format(self, record: logging.LogRecord) -> str:
-            # A traceback cached by another handler must not be appended.
-            record.exc_text = None
+            # A traceback cached by another handler must not be appended; those after may need it.
+            cached, record.exc_text = record.exc_text, None
             text = super().format(record).strip()
-            record.exc_text = None
+            record.exc_text = cached
             return text
 
     def is_new(record: logging.LogRecord) -> bool:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,10 +24,12 @@ from fl_app.device_policy import (
 )
 from fl_app.device_spending import spend_by_run
 from fl_app.device_state import STATE_FILE, FolderState
+from fl_app.engines import SIMULATED_KEY
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.one_thread import use_one_thread
 from fl_app.registry import METHODS
+from fl_app.run_log import log_client_to
 from fl_app.run_name import parse_name
 from fl_app.settings import RunSettings
 from strategies.device_state import ContextState, DeviceState
@@ -124,7 +126,8 @@ def _opened(
     """Open what this client remembers, and tell what its policy leaves for the run."""
     folder = policy.state_dir
     if folder is None:
-        yield open_simulated(context), RunLimits(policy.max_epsilon)
+        with _simulated_log(context, settings):
+            yield open_simulated(context), RunLimits(policy.max_epsilon)
         return
     # A server that names a run again goes on with it, and one that names another adds to it.
     client, method = policy.partition_id, settings.strategy.name
@@ -150,14 +153,27 @@ def open_simulated(context: Context) -> DeviceState:
     The folder is that of the run configuration's ``state-dir``, or else the one that the server
     named in its query, if there are states in it: nothing is created at a server's word.
     """
+    folder = _find_simulated_folder(context)
+    if folder is None:
+        return ContextState(context)
+    return FolderState(folder, SIMULATED_RUN, int(context.node_config[PARTITION_KEY]), "OFF")
+
+
+def _find_simulated_folder(context: Context) -> Path | None:
     folder = str(context.run_config.get(STATE_KEY) or "")
     if not folder:
         told = context.state.get(STATE_KEY)
         named = str(told[STATE_KEY]) if isinstance(told, ConfigRecord) else ""
         folder = named if named and Path(named, STATE_FILE).is_file() else ""
-    if not folder:
-        return ContextState(context)
-    return FolderState(Path(folder), SIMULATED_RUN, int(context.node_config[PARTITION_KEY]), "OFF")
+    return Path(folder) if folder else None
+
+
+def _simulated_log(context: Context, settings: RunSettings) -> AbstractContextManager[None]:
+    """Let a simulated client's log be the run's, unless the process that runs it sees to that."""
+    folder = _find_simulated_folder(context)
+    if folder is None or context.node_config.get(SIMULATED_KEY) is True:
+        return nullcontext()
+    return log_client_to(folder.parent, settings.randomness)
 
 
 @lru_cache(maxsize=4)

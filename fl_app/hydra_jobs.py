@@ -270,6 +270,7 @@ def execute(
     from fl_app.report.published import published_table
     from fl_app.report.run_folder import read_run_folder
     from fl_app.report.tables import print_tables, summary_table
+    from fl_app.run_log import describe_warnings
     from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
     settings = fill_num_clients(with_absolute_paths(settings))
@@ -309,6 +310,8 @@ def execute(
         print_tables(summary_table(run.summary, run.privacy))
         if beside := published_table([("", run.summary)]):
             print_tables(beside)
+        if warned := describe_warnings(folder, settings.randomness):
+            print(f"! {warned}")
     try:
         write_plots(run, folder / PLOTS_FOLDER)
         report = write_report(run, folder / REPORT_FILE)

@@ -6,6 +6,7 @@ that are passed on. In secret runs it goes to a file in checkpoint/, which holds
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import ClassVar
 from fl_app.run_store import CHECKPOINT_FOLDER, CLIENT_LOG, LOG_FILE
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# As a line of that format begins; a traceback's do not.
+_WARNING = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ (?:WARNING|ERROR) ", re.MULTILINE)
 # What a record carries that a worker process has sent.
 FROM_CLIENT = "from_client"
 _log = logging.getLogger(__name__)
@@ -45,6 +48,19 @@ def find_client_log(folder: Path, randomness: str) -> Path:
     return folder / CHECKPOINT_FOLDER / CLIENT_LOG if is_secret else folder / LOG_FILE
 
 
+def describe_warnings(folder: Path, randomness: str) -> str | None:
+    """Say how often the simulated clients of a secret run have warned; None if they have not.
+
+    For the terminal of whoever simulates them: no file that is passed on says so.
+    """
+    client_log = find_client_log(folder, randomness)
+    if client_log == folder / LOG_FILE or not client_log.is_file():
+        return None
+    text = client_log.read_text(encoding="utf-8", errors="replace")
+    number = len(_WARNING.findall(text))
+    return f"clients logged {number} warnings: see {client_log}" if number else None
+
+
 @contextmanager
 def log_to(folder: Path, randomness: str) -> Iterator[None]:
     """Write what is logged to the run's folder as well, with the traceback of a failure.
@@ -56,37 +72,46 @@ def log_to(folder: Path, randomness: str) -> Iterator[None]:
     randomness : str
         Of a secret run, what simulated clients log goes to a file of its own.
     """
-    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
-    before = [logger.level for logger in ours]
     run_log, client_log = folder / LOG_FILE, find_client_log(folder, randomness)
     with ExitStack() as stack:
-        main = stack.enter_context(_added(run_log))
+        main = stack.enter_context(_added(run_log, late=False))
         if client_log != run_log:
             main.addFilter(lambda record: not is_from_client(record))
             stack.enter_context(_added(client_log)).addFilter(is_from_client)
-        for logger in ours:
-            logger.setLevel(logging.INFO)
         try:
             yield
         except Exception:
             # Not an error to the terminal's handler: whoever started the run shows the reason.
             _log.info("the run failed", exc_info=True)
             raise
-        finally:
-            for logger, level in zip(ours, before, strict=True):
-                logger.setLevel(level)
 
 
 @contextmanager
-def _added(file: Path) -> Iterator[logging.Handler]:
-    # A file that nothing is written to is not made; run.log gets a line at least at the end.
-    handler = _LogFile(file, encoding="utf-8", delay=file.name == CLIENT_LOG)
+def log_client_to(folder: Path, randomness: str) -> Iterator[None]:
+    """Write what a client of Flower's own simulation logs to the run's folder.
+
+    Its process tells nobody else what it logs. Several may append at the same time, a record each.
+    """
+    with _added(find_client_log(folder, randomness)):
+        yield
+
+
+@contextmanager
+def _added(file: Path, late: bool = True) -> Iterator[logging.Handler]:
+    # Late: a file that nothing is written to is not made.
+    ours = [logging.getLogger(name) for name in ("fl_app", "strategies")]
+    before = [logger.level for logger in ours]
+    handler = _LogFile(file, encoding="utf-8", delay=late)
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter(_FORMAT))
     logging.getLogger().addHandler(handler)
+    for logger in ours:
+        logger.setLevel(logging.INFO)
     try:
         yield handler
     finally:
+        for logger, level in zip(ours, before, strict=True):
+            logger.setLevel(level)
         logging.getLogger().removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fl_app.checkpoint import Checkpoint
 from fl_app.errors import RunError
+from fl_app.objectives import UserObjectiveSettings
 from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun
 from fl_app.run_store import RunStore
@@ -22,6 +23,7 @@ from strategies.dp_fts_de import DpFtsDe
 from strategies.dp_fts_de.algorithm import read_broadcast
 from strategies.dp_fts_de.messages import broadcast_record, parse_broadcast
 from strategies.dp_fts_de.progress import Progress
+from strategies.dp_fts_de.release_signal import MOST_NOISE, bound_noise_share
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import RoundResult
 
@@ -29,7 +31,7 @@ from strategies.rounds import RoundResult
 _GRID = {1: 201, 2: 41}
 _KEPT = (
     "checkpoint/ holds all clients' points and values, from which each may read its best one "
-    "(devices.sqlite), and which evaluations failed (clients.log): delete it before you pass this "
+    "(devices.sqlite), and how evaluations failed (clients.log): delete it before you pass this "
     "folder on"
 )
 _log = logging.getLogger(__name__)
@@ -64,9 +66,11 @@ class SearchRun(RecordedRun):
         self._nested = list(nested)
         self._space = space
         self._search = build_search(settings, client_ids, self._on_round)
-        # What each agent last said, and its evaluations that failed; nothing in secret runs.
+        # What each agent last said, its evaluations that failed, and its values outside the
+        # objective's range; nothing in secret runs.
         self._told: dict[int, dict[str, Any]] = {}
         self._failures: Counter[int] = Counter()
+        self._outside: Counter[int] = Counter()
 
     @property
     def _strategy(self) -> DpFtsDe:
@@ -88,26 +92,56 @@ class SearchRun(RecordedRun):
         self._remember(rows)
         if rows:
             self._store.append_queries(rows)
+        self._warn_of_outside(rows)
         if outcome.num_local_failures:
             _log.warning(
                 "round %d: evaluations failed on %d clients, and count as the lowest value",
                 outcome.server_round,
                 outcome.num_local_failures,
             )
-        failed = rows and all(row["failures"] == len(row["values"]) for row in rows)
-        if failed and outcome.server_round == 1 and not self._on_devices:
+        if rows and outcome.server_round == 1 and not self._on_devices:
+            self._check_values(rows)
+
+    def _check_values(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Raise RunError if no client has a value that tells one point from another."""
+        if any(row["failures"] + row["outside"] < len(row["values"]) for row in rows):
+            return
+        if not any(row["outside"] for row in rows):
             raise RunError(f"every evaluation failed on every client; see {self._client_log}")
+        raise RunError(
+            f"every value of every client is outside {self._value_range()}: set objective.low and "
+            "objective.high to the range of the values (of an accuracy in percent 0 and 100), and "
+            "return what is better the higher it is (of a loss its negative); what was returned "
+            f"is in {self._client_log}"
+        )
+
+    def _warn_of_outside(self, rows: Sequence[dict[str, Any]]) -> None:
+        outside = [row["outside"] for row in rows if row["outside"]]
+        if outside:
+            _log.warning(
+                "round %d: %d values of %d clients were outside %s and count as the nearer end",
+                *(rows[0]["round"], sum(outside), len(outside), self._value_range()),
+            )
+
+    def _value_range(self) -> str:
+        chosen = self._settings.objective
+        if isinstance(chosen, UserObjectiveSettings):
+            return f"objective.low..high ({chosen.low:g} to {chosen.high:g})"
+        return "the objective's range"  # as devices may say that do not do what is asked
 
     def _remember(self, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
             self._told[row["agent"]] = row
             self._failures[row["agent"]] += row["failures"]
+            # Not there in what an earlier version wrote, from which a run may go on.
+            self._outside[row["agent"]] += row.get("outside", 0)
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings = self._settings
         assert settings.objective is not None
         assert settings.search is not None
         agents = [self._told[agent] for agent in sorted(self._told)]
+        shared = self._shared_optimum(arrays)
         self._store.write_best_point(
             {
                 "search_space": [dataclasses.asdict(axis) for axis in self._space.axes],
@@ -117,10 +151,11 @@ class SearchRun(RecordedRun):
                         "value": row["best_value"],
                         "point": self._space.decode(np.array(row["best_point"])),
                         "failures": self._failures[row["agent"]],
+                        "outside": self._outside[row["agent"]],
                     }
                     for row in agents
                 ],
-                "shared": self._shared_optimum(arrays),
+                "shared": shared,
             }
         )
         if (function := self._shared_function(arrays)) is not None:
@@ -141,6 +176,9 @@ class SearchRun(RecordedRun):
             "simple_regret_mean": self._last.get("simple_regret_mean"),
             "num_releases": self._search.tally.num_releases,
             "noise_multiplier": self._search.parameters.noise_multiplier,
+            # Of the last release.
+            "noise_share": shared["noise_share"] if shared else None,
+            "mostly_noise": shared["mostly_noise"] if shared else None,
             "published": compare_with_published(
                 settings.published, best_values=self._best_values()
             ),
@@ -153,12 +191,26 @@ class SearchRun(RecordedRun):
         return {at: value for at, value in best.items() if value is not None}
 
     def _shared_optimum(self, arrays: ArrayRecord) -> dict[str, Any] | None:
-        """Return where the last broadcast is largest; post-processing of what was released."""
+        """Return where the last broadcast is largest, and how much of that may be noise.
+
+        Post-processing of what was released, and public constants; what was signal is measured in
+        seeded runs only.
+        """
         place, broadcast = self._search.find_shared_optimum(arrays), parse_broadcast(arrays)
         if place is None or broadcast is None:
             return None
-        point = self._space.decode(place)
-        return {"point": point, "value": None, "release_round": broadcast.release_round}
+        released = broadcast.release_round
+        share = bound_noise_share(self._search.parameters, released)
+        rows = self._store.read_metrics()
+        measured = [row.get("signal_to_noise") for row in rows if row["round"] == released]
+        return {
+            "point": self._space.decode(place),
+            "value": None,
+            "release_round": released,
+            "noise_share": share,
+            "mostly_noise": share is not None and share > MOST_NOISE,
+            "signal_to_noise": measured[-1] if measured else None,
+        }
 
     def _shared_function(self, arrays: ArrayRecord) -> dict[str, Any] | None:
         """Return the last broadcast on a grid, for spaces that can be drawn."""
@@ -192,4 +244,5 @@ def _row(server_round: int, agent: int, progress: Progress) -> dict[str, Any]:
         "best_value": progress.best_value,
         "best_point": list(progress.best_point),
         "failures": int(progress.failures),
+        "outside": int(progress.outside),
     }

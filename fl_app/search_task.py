@@ -1,7 +1,6 @@
 """The search of a run: its server side from the settings, and an agent's answer to a request."""
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -11,8 +10,9 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from fl_app.errors import ConfigError
+from fl_app.evaluation_log import EvaluationLog
 from fl_app.local_task import LocalTask
-from fl_app.objectives import Objective, load_objective, observe
+from fl_app.objectives import Objective, UserObjectiveSettings, load_objective, observe
 from fl_app.search_space import SearchSpace
 from fl_app.settings import RunSettings
 from fl_app.strategy_settings import SearchSettings
@@ -20,12 +20,11 @@ from strategies.device_state import ContextState
 from strategies.dp_fts_de import DpFtsDe, DpFtsDeParameters
 from strategies.dp_fts_de import client as dp_fts_de_client
 from strategies.dp_fts_de.algorithm import build_features
-from strategies.dp_fts_de.run_plan import AUTO, plan_run
+from strategies.dp_fts_de.run_plan import AUTO, check_release_rounds, plan_run
 from strategies.mechanisms.accounting import AccountingError
 from strategies.mechanisms.guarantee import Guarantee
 from strategies.rounds import OnRound
 
-_log = logging.getLogger(__name__)
 # The keys of a search that are no field of its parameters.
 _APART = ("name", "label", "release_rounds")
 
@@ -64,6 +63,7 @@ def build_search(
         seed=settings.seed,
         **fields,
     )
+    check_release_rounds(strategy.parameters, settings.rounds)
     build_features(strategy.parameters)
     return strategy
 
@@ -172,14 +172,20 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
     objective, agent = _load_own_objective(task)
     space = objective.space
     state = ContextState(context) if task.state is None else task.state
+    log = EvaluationLog(context, task.partition_id, settings.randomness)
 
     def evaluate(unit: NDArray[np.float64]) -> float:
         # Another number for each, so that what is noisy is drawn anew.
         trial = len(state.read_observations())
         found = observe(objective, agent, space.decode(unit), trial)
         if found.failed:
-            _log.warning("evaluation %d failed: %s", trial + 1, found.reason)
-        return float("nan") if found.failed else found.value
+            log.tell_failure(trial + 1, found)
+            return float("nan")
+        # The range of what is the application's own is set by nobody.
+        if found.outside is None or not isinstance(settings.objective, UserObjectiveSettings):
+            return found.value
+        log.tell_outside(trial + 1, found.outside, objective.value_range)
+        return found.outside
 
     optimum = objective.optimum(agent) if settings.randomness == "seeded" else None
     return dp_fts_de_client.train(
@@ -191,6 +197,7 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
         state=state,
         snap=space.snap,
         failed_value=objective.value_range[0],
+        value_range=objective.value_range,
         optimum=optimum,
         exact=lambda points: objective.values(agent, points),
     )

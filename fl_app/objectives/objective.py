@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -99,11 +99,17 @@ class Observation:
         Whether nothing was learnt but that the evaluation failed; `value` is then the lowest.
     reason : str or None
         Why it failed: an exception's class, never its text, which may quote the data.
+    outside : float or None
+        What was found, where that is outside the range; `value` is then the nearer end.
+    error : BaseException or None
+        What was raised, for the agent's own log alone.
     """
 
     value: float
     failed: bool = False
     reason: str | None = None
+    outside: float | None = None
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 def observe(
@@ -111,9 +117,10 @@ def observe(
 ) -> Observation:
     """Evaluate a point, and make an observation of whatever happens.
 
-    An evaluation that raises, or returns anything but a finite number, is a failed observation: it
-    counts as the lowest value of the public range, so that the point is avoided and the agent goes
-    on. A finite value outside the range counts as the nearer end.
+    An evaluation that raises, or returns anything but a finite number (an array or tensor without
+    axes is one), is a failed observation: it counts as the lowest value of the public range, so
+    that the point is avoided and the agent goes on. A finite value outside the range counts as the
+    nearer end.
 
     Parameters
     ----------
@@ -133,15 +140,30 @@ def observe(
     objective.space.encode(point)
     low, high = objective.value_range
     try:
-        value: Any = objective.evaluate(agent, dict(point), trial)
-        number = float(value) if _is_real(value) else math.nan
+        value = _without_axes(objective.evaluate(agent, dict(point), trial))
+        number = float(value) if _is_real(value) else None
     except (Exception, SystemExit) as error:
-        return Observation(low, failed=True, reason=type(error).__name__)
+        return Observation(low, failed=True, reason=type(error).__name__, error=error)
+    if number is None:
+        return Observation(low, failed=True, reason=f"returned {_describe(value)}")
     if not math.isfinite(number):
-        found = repr(number) if _is_real(value) else type(value).__name__
-        return Observation(low, failed=True, reason=f"returned {found}, not a finite number")
-    return Observation(min(max(number, low), high))
+        return Observation(low, failed=True, reason=f"returned {number}, not a finite number")
+    kept = min(max(number, low), high)
+    return Observation(kept, outside=None if kept == number else number)
+
+
+def _without_axes(value: Any) -> Any:
+    """Return the number in an array or tensor of no axes; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _is_real(value: object) -> bool:
     return isinstance(value, Real | np.floating) and not isinstance(value, bool | np.bool_)
+
+
+def _describe(value: Any) -> str:
+    """Say what is no number, and what to return in its place."""
+    kind, shape = type(value).__name__, getattr(value, "shape", None)
+    if not isinstance(shape, tuple):
+        return f"{kind}: return a float"
+    return f"{kind} of shape {tuple(shape)}: return a float, for instance value.item()"

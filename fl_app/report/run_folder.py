@@ -44,7 +44,7 @@ _METRIC_NUMBERS = (
 _SUMMARY_NUMBERS = (
     *("num_rounds", "num_clients", "num_parameters", "test_accuracy", "test_loss"),
     *("uplink_bytes_total", "uplink_bits_per_parameter", "epsilon", "delta", "wall_seconds"),
-    *(*_SEARCH_RESULTS, "num_releases", "noise_multiplier"),
+    *(*_SEARCH_RESULTS, "num_releases", "noise_multiplier", "noise_share"),
 )
 _GUARANTEE_WORDS = ("adversary", "unit", "neighboring_relation", "accountant", "randomness")
 # A log density can exceed one; noise takes a value above the known maximum.

@@ -72,8 +72,16 @@ class BestPoint:
         Who found it; ``None`` for the maximum of a broadcast.
     failures : int
         Of its agent's evaluations.
+    outside : int
+        Of its agent's values, those outside the objective's range.
     release_round : int or None
         The round of the broadcast.
+    noise_share : float or None
+        The broadcast's noise over the largest signal that it can have.
+    mostly_noise : bool
+        Whether that is too much for the point to mean anything.
+    signal_to_noise : float or None
+        As measured, in seeded runs.
     """
 
     point: Mapping[str, Any]
@@ -81,7 +89,11 @@ class BestPoint:
     value: float | None
     agent: int | None = None
     failures: int = 0
+    outside: int = 0
     release_round: int | None = None
+    noise_share: float | None = None
+    mostly_noise: bool = False
+    signal_to_noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,10 @@ def _read_best(file: Path) -> BestPoints | None:
         agent, failures = (check_integer(each, key, where) for key in ("agent", "failures"))
         if each.get("point") is not None:  # an agent may never have answered
             place = _place(each, space, where)
-            agents.append(BestPoint(each["point"], place, each.get("value"), agent, failures))
+            # Not there in what an earlier version wrote, as some of the broadcast's below.
+            outside = check_integer({"outside": 0, **each}, "outside", where)
+            point, value = each["point"], each.get("value")
+            agents.append(BestPoint(point, place, value, agent, failures, outside))
     shared = best.get("shared")
     if shared is None:
         return BestPoints(space, tuple(agents), None)
@@ -212,8 +227,19 @@ def _read_best(file: Path) -> BestPoints | None:
     if not isinstance(shared, dict):
         raise ReportError(f"{where}: must be a JSON object, is {shared!r}")
     place = _place(shared, space, where)
-    released = check_integer(shared, "release_round", where)
-    found = BestPoint(shared["point"], place, shared.get("value"), release_round=released)
+    check_numbers(shared, ("noise_share", "signal_to_noise"), where)
+    mostly_noise = shared.get("mostly_noise", False)
+    if not isinstance(mostly_noise, bool):
+        raise ReportError(f"{where}: mostly_noise must be true or false, is {mostly_noise!r}")
+    found = BestPoint(
+        shared["point"],
+        place,
+        shared.get("value"),
+        release_round=check_integer(shared, "release_round", where),
+        noise_share=shared.get("noise_share"),
+        mostly_noise=mostly_noise,
+        signal_to_noise=shared.get("signal_to_noise"),
+    )
     return BestPoints(space, tuple(agents), found)
 
 

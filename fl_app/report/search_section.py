@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fl_app.report.formats import format_count
+from fl_app.report.formats import format_count, format_number
 from fl_app.report.markup import Markup, element, join, table
 from fl_app.report.matched_searches import compare_searches
 from fl_app.report.run_folder import RunFolder
 from fl_app.report.search_record import BestPoint
-from fl_app.report.search_tables import PAIRED_HEADERS, explain_paired, list_paired, write_value
+from fl_app.report.search_tables import (
+    PAIRED_HEADERS,
+    describe_noise_share,
+    explain_paired,
+    list_paired,
+    write_value,
+)
 
 _OPEN_UP_TO = 12  # rows that do not push the rest of the page away
 _MOST_ROWS = 1000
@@ -41,16 +47,21 @@ def write_best_points(run: RunFolder) -> Markup:
         parts.append(
             table(["Shared", "Value", *names], [[*row, *_list_values(best.shared, names)]])
         )
+        if note := _judge_noise(best.shared):
+            parts.append(element("p", note, class_="soft"))
     else:
         parts.append(element("p", "Nothing was broadcast.", class_="soft"))
     if not best.agents:
         note = "The agents' own best points stay on their devices."
         return join([*parts, element("p", note, class_="soft")])
     rows = [
-        [each.agent, write_value(each.value), *_list_values(each, names), each.failures]
+        [
+            *(each.agent, write_value(each.value), *_list_values(each, names)),
+            *(each.failures, each.outside),
+        ]
         for each in best.agents[:_MOST_ROWS]
     ]
-    agents = table(["Agent", "Value", *names, "Failed evaluations"], rows)
+    agents = table(["Agent", "Value", *names, "Failed evaluations", "Values outside"], rows)
     if len(best.agents) > _OPEN_UP_TO:
         count = format_count(len(best.agents))
         agents = element("details", element("summary", f"Best point of {count} agents"), agents)
@@ -59,6 +70,15 @@ def write_best_points(run: RunFolder) -> Markup:
         more = format_count(len(best.agents) - _MOST_ROWS)
         parts.append(element("p", f"{more} more agents are in best_point.json.", class_="soft"))
     return join(parts)
+
+
+def _judge_noise(shared: BestPoint) -> str:
+    """Say how much of the broadcast is noise; nothing where it has none."""
+    said = describe_noise_share(shared.noise_share, shared.mostly_noise)
+    if shared.signal_to_noise is not None:
+        measured = format_number(shared.signal_to_noise)
+        said.append(f"measured, its signal is {measured} times the noise")
+    return "; ".join(["The last broadcast: " + said[0], *said[1:]]) + "." if said else ""
 
 
 def _list_values(best: BestPoint, names: Sequence[str]) -> list[str]:

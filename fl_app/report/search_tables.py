@@ -24,10 +24,11 @@ _TEXT_COLUMNS = 2
 def list_search_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say what a search has found, as names and values."""
     get = summary.get
-    noise = get("noise_multiplier")
+    multiplier = get("noise_multiplier")
+    noise = describe_noise_share(get("noise_share"), bool(get("mostly_noise")))
     releases = format_count(get("num_releases"))
-    if noise is not None:
-        releases += f" (noise multiplier {format_number(noise)})"
+    if multiplier is not None:
+        releases += f" (noise multiplier {format_number(multiplier)})"
     return [
         ("Objective", str(get("objective") or MISSING)),
         ("Control", str(get("control") or MISSING)),
@@ -35,7 +36,16 @@ def list_search_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Worst agent", write_value(get("best_value_worst"))),
         ("Simple regret", f"{write_value(get('simple_regret_mean'))} (mean over agents)"),
         ("Releases", releases),
+        *(("Shared point", text) for text in noise),
     ]
+
+
+def describe_noise_share(share: float | None, mostly_noise: bool) -> list[str]:
+    """Say, in a line, how much of a release is noise; none where there is no noise."""
+    if share is None:
+        return []
+    text = f"noise {format_number(share)} times the largest signal that there can be"
+    return [f"mostly noise ({text})" if mostly_noise else text]
 
 
 def write_value(value: float | None) -> str:

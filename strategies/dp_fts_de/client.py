@@ -46,6 +46,7 @@ def train(
     state: DeviceState | None = None,
     snap: Snap | None = None,
     failed_value: float = 0.0,
+    value_range: tuple[float, float] | None = None,
     optimum: float | None = None,
     exact: Callable[[Floats], Floats] | None = None,
 ) -> Message:
@@ -69,6 +70,9 @@ def train(
         Maps a point to the one that stands for it, where axes are rounded.
     failed_value : float
         What an evaluation that fails counts as: public, the lowest value that there can be.
+    value_range : tuple of float, or None
+        Lowest and highest value that there can be, public: a finite one outside counts as the
+        nearer end, and seeded runs report how many do. None: any value is taken.
     optimum : float or None
         The largest value of the objective where it is known, for regrets (seeded runs only).
     exact : callable or None
@@ -97,6 +101,8 @@ def train(
     """
     if not abs(failed_value) <= MAX_MAGNITUDE:
         raise ParameterError("failed_value", failed_value, "a finite number")
+    if value_range and not -math.inf < value_range[0] < value_range[1] < math.inf:
+        raise ParameterError("value_range", value_range, "two finite numbers, low < high")
     try:
         request = parse_request(message)
         accepted = accepts is None or accepts(request.parameters)
@@ -120,7 +126,7 @@ def train(
     if not is_repeat:
         entry = _begin_round(memory, entry, request, agreed, asked)
     if not entry.reply:
-        step = _Step(request, memory, evaluate, snap, failed_value)
+        step = _Step(request, memory, evaluate, snap, failed_value, value_range)
         num_before = _count_before(entry)
         vector, clipped = step.run(num_before)
         progress = None
@@ -191,7 +197,9 @@ class _Step:
     evaluate: Evaluate
     snap: Snap | None
     failed_value: float
+    value_range: tuple[float, float] | None
     failures: int = 0
+    outside: int = 0
     is_shared: bool = False
 
     def run(self, num_before: int) -> tuple[Floats, bool]:
@@ -239,6 +247,7 @@ class _Step:
             best_value=float(values[best]),
             clipped=float(clipped),
             failures=float(self.failures),
+            outside=float(self.outside),
             simple_regret=None if regrets is None else float(regrets.min()),
             cumulative_regret=(
                 None if regrets is None else math.fsum(regrets[parameters.num_initial :])
@@ -281,6 +290,10 @@ class _Step:
         except Exception:
             _log.exception("an evaluation failed")
             value = math.nan
+        if self.value_range is not None and math.isfinite(value):
+            low, high = self.value_range
+            self.outside += not low <= value <= high
+            value = min(max(value, low), high)
         if not abs(value) <= MAX_MAGNITUDE:
             self.failures += 1
             value = self.failed_value

@@ -10,7 +10,7 @@ from strategies.dp_fts_de.parameters import MAX_DIMENSION, DpFtsDeParameters
 MAX_VALUE = 1e30
 MAX_POINTS = 10_000
 _OPTIONAL = ("simple_regret", "cumulative_regret", "best_before")
-_NUMBERS = ("value", "best_value", "clipped", "failures", "is_shared", *_OPTIONAL)
+_NUMBERS = ("value", "best_value", "clipped", "failures", "outside", "is_shared", *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Progress:
         1 if its vector was longer than the clipping norm allows, else 0.
     failures : float
         Evaluations of this round that failed.
+    outside : float
+        Values of this round that lay outside the objective's public range.
     simple_regret, cumulative_regret : float or None
         The optimum minus the best value, and the sum of its distances from all values after the
         initial ones; None where the optimum is not known.
@@ -45,6 +47,7 @@ class Progress:
     best_value: float
     clipped: float
     failures: float
+    outside: float
     simple_regret: float | None
     cumulative_regret: float | None
     best_point: tuple[float, ...]

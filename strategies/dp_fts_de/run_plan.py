@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
+from strategies.dp_fts_de.release_signal import warn_of_noise
 from strategies.dp_fts_de.spending import plan_noise
 from strategies.mechanisms.eigenfunctions import count_eigenfunctions
 from strategies.mechanisms.parameter_checks import ParameterError
@@ -64,6 +65,35 @@ def choose_num_features(parameters: DpFtsDeParameters) -> int:
     )
 
 
+def check_release_rounds(parameters: DpFtsDeParameters, num_rounds: int) -> None:
+    """Refuse named rounds that are not there, or are the last, whose release nobody could query.
+
+    Raises
+    ------
+    ParameterError
+        Unless nobody shares anything anyway.
+    """
+    rounds = parameters.release_rounds
+    if parameters.control == "no_sharing" or not rounds or rounds[-1] < num_rounds:
+        return
+    allowed = f"rounds from 1 to num_rounds - 1 = {num_rounds - 1}"
+    if num_rounds == 1:
+        allowed = f"{AUTO} with num_rounds=1"
+    raise ParameterError(
+        "release_rounds", list(rounds), f"{allowed} (the last round's release nobody could query)"
+    )
+
+
+def warn_of_releases(parameters: DpFtsDeParameters, num_rounds: int) -> str | None:
+    """Say what makes a planned run's releases none, or mostly noise; None where nothing does."""
+    if num_rounds == 1 and parameters.control != "no_sharing":
+        return (
+            "nothing will be released: the first of num_rounds evaluates the initial points, the "
+            "last releases nothing, and num_rounds=1 is both"
+        )
+    return warn_of_noise(parameters, num_rounds)
+
+
 def plan_run(
     parameters: DpFtsDeParameters,
     num_agents: int,
@@ -90,7 +120,11 @@ def plan_run(
     ------
     AccountingError
         If the target cannot be met.
+    ParameterError
+        If a named round is none that can release (`check_release_rounds`).
     """
+    if not auto_rounds:
+        check_release_rounds(parameters, num_rounds)
     parameters = replace(parameters, num_agents=num_agents)
     if auto_rounds and parameters.mode == "sound":
         parameters = replace(parameters, release_rounds=(1,))

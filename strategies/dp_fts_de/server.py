@@ -23,9 +23,9 @@ from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spe
 from strategies.dp_fts_de.messages import broadcast_record, build_requests, parse_broadcast
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.dp_fts_de.progress import Progress
-from strategies.dp_fts_de.release_signal import signal_to_noise, warn_of_noise
+from strategies.dp_fts_de.release_signal import signal_to_noise
 from strategies.dp_fts_de.replies import OWN_METRICS, StepReplies, sort_replies, summarize
-from strategies.dp_fts_de.run_plan import AUTO, plan_run, unplanned_parameters
+from strategies.dp_fts_de.run_plan import AUTO, plan_run, unplanned_parameters, warn_of_releases
 from strategies.dp_fts_de.spending import affords_release
 from strategies.dp_fts_de.tally import ReleaseTally
 from strategies.mechanisms.guarantee import Guarantee
@@ -59,7 +59,8 @@ class DpFtsDe(RoundStrategy):
     num_agents : int or None
         N, a public constant; None: the nodes that are connected when the run starts.
     release_rounds : "auto" or sequence of int
-        As in `DpFtsDeParameters`, empty for every round; "auto": see `plan_run`.
+        As in `DpFtsDeParameters`, empty for every round; "auto": see `plan_run`. Named ones lie
+        below `num_rounds` of `start`.
     client_ids : mapping of int to int, or None
         Node id to agent's number, from 0 to N - 1. Sub-regions, streams and sums follow the
         numbers. None: the order of the node ids when the run starts.
@@ -133,8 +134,8 @@ class DpFtsDe(RoundStrategy):
         Raises
         ------
         ParameterError
-            If there are more agents than the run's constant N says, or the noise differs from that
-            of the rounds before.
+            If there are more agents than the run's constant N says, the noise differs from that of
+            the rounds before, or a named release round is none that can release.
         """
         nodes = number_nodes(grid, self.client_ids)
         if self.client_ids is None:
@@ -154,7 +155,7 @@ class DpFtsDe(RoundStrategy):
             auto_rounds=self._auto_rounds,
             planned_noise=self.tally.noise_multiplier,
         )
-        if warning := warn_of_noise(self._parameters, num_rounds):
+        if warning := warn_of_releases(self._parameters, num_rounds):
             _log.warning(warning)
         assert self._parameters.noise_multiplier is not None
         self.tally = self.tally.plan(

@@ -104,6 +104,32 @@ def test_the_smallest_ridge_fits_a_thousand_repeats_of_a_point() -> None:
     assert np.isfinite(draw_vector(parameters, x, values, stream)).all()
 
 
+@pytest.mark.parametrize("bad", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0)])
+def test_a_range_of_values_has_two_finite_ends(bad: tuple[float, float]) -> None:
+    with pytest.raises(ParameterError, match="value_range"):
+        Agent(value_range=bad).answer(make_request(make_parameters()))
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "secret"])
+def test_a_value_outside_the_range_counts_as_the_nearer_end(randomness: str) -> None:
+    """How many do is said in seeded runs only; the ends themselves are inside."""
+    given = iter([-1.5, 2.0, 87.5, 0.5, 1e300, -1.0, math.inf])
+    agent = Agent(value_range=(-1.0, 2.0), failed_value=-1.0, evaluate=lambda _: next(given))
+    parameters = make_parameters(randomness=randomness)
+    told = [content(agent.answer(make_request(parameters, t)))[1] for t in (1, 2, 3, 4)]
+    assert agent.values() == [-1.0, 2.0, 2.0, 0.5, 2.0, -1.0, -1.0]
+    found = [None if each is None else (each.outside, each.failures) for each in told]
+    seeded = [(2.0, 0.0), (1.0, 0.0), (0.0, 0.0), (0.0, 1.0)]
+    assert found == (seeded if randomness == "seeded" else [None] * 4)
+
+
+def test_without_a_range_any_value_is_taken() -> None:
+    agent = Agent(evaluate=lambda _: 87.5)
+    _, progress = content(agent.answer(make_request(make_parameters())))
+    assert progress is not None
+    assert (progress.outside, progress.best_value) == (0.0, 87.5)
+
+
 def test_points_are_evaluated_and_kept_as_snapped() -> None:
     def snap(point: np.ndarray) -> np.ndarray:
         return np.round(point * 8.0) / 8.0

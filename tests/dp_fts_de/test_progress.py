@@ -19,6 +19,7 @@ PROGRESS = Progress(
     best_value=0.75,
     clipped=1.0,
     failures=0.0,
+    outside=0.0,
     simple_regret=0.25,
     cumulative_regret=1.5,
     best_point=(0.25, 1.0),
@@ -37,7 +38,7 @@ def all_progress(draw: st.DrawFn) -> Progress:
     points = draw(st.lists(point, min_size=1, max_size=5))
     optional = st.none() | numbers
     return Progress(
-        *(draw(numbers) for _ in range(4)),
+        *(draw(numbers) for _ in range(5)),
         *(draw(optional) for _ in range(2)),
         best_point=draw(point),
         points=tuple(points),

@@ -248,8 +248,15 @@ def test_the_budget_stops_the_releases_and_not_the_search() -> None:
     assert len(run.uploads(5)) == 0
 
 
+@pytest.mark.parametrize("rounds", [(6,), (1, 9)])
+def test_a_named_round_that_cannot_release_is_refused(rounds: tuple[int, ...]) -> None:
+    with pytest.raises(ParameterError, match=r"^release_rounds: .* from 1 to num_rounds - 1 = 5 "):
+        Run(6, release_rounds=rounds).start()
+    assert Run(6, release_rounds=rounds, control="no_sharing").start().broadcasts == [None] * 6
+
+
 def test_a_target_is_met_by_the_planned_releases() -> None:
-    run = Run(6, noise_multiplier=None, target_epsilon=3.0, release_rounds=(1, 2, 4, 8)).start()
+    run = Run(6, noise_multiplier=None, target_epsilon=3.0, release_rounds=(1, 2, 4)).start()
     assert run.strategy.tally.num_releases == 3
     epsilon = run.strategy.epsilon()
     assert epsilon is not None

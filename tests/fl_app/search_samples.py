@@ -134,8 +134,10 @@ def best_point(lines, agents, space=SPACE):
             for value, place in zip(line["values"], line["points"], strict=True)
         ]
         value, place = max(tried)
-        tops.append({"agent": agent, "value": value, "point": at(place, space), "failures": 0})
+        tops.append({"agent": agent, "value": value, "point": at(place, space)})
+        tops[-1] |= {"failures": 0, "outside": 0}
     shared = {"point": at([0.55] * len(space), space), "value": None, "release_round": 8}
+    shared |= {"noise_share": 0.8, "mostly_noise": False, "signal_to_noise": 0.6}
     return {"format_version": 1, "search_space": space, "agents": tops, "shared": shared}
 
 

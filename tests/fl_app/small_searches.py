@@ -10,7 +10,7 @@ AGENTS, INITIAL, ROUNDS = 5, 4, 6
 SMALL = (
     *("strategy=dp_fts_de", f"num_rounds={ROUNDS}", f"strategy.num_initial={INITIAL}"),
     *(f"objective.num_agents={AGENTS}", "strategy.num_random_features=20"),
-    *("strategy.features=rff", "strategy.lengthscale=0.3", "strategy.release_rounds=[1,2,4,8]"),
+    *("strategy.features=rff", "strategy.lengthscale=0.3", "strategy.release_rounds=[1,2,4]"),
 )
 
 

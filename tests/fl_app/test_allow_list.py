@@ -33,7 +33,7 @@ def request() -> Message:
 
 
 UPLOAD = Array("uint8", (3,), UPLOAD_TYPE, b"abc")
-PROGRESS = Progress(1.0, 2.0, 0.0, 0.0, 0.5, 0.5, (0.1,), ((0.1,),), (1.0,), False, 1.0)
+PROGRESS = Progress(1.0, 2.0, 0.0, 0.0, 0.0, 0.5, 0.5, (0.1,), ((0.1,),), (1.0,), False, 1.0)
 SIMULATED: Mapping[tuple[str, str], Any] = {
     ("metrics", "train-loss"): 0.5,
     ("metrics", "local-failure"): 1,

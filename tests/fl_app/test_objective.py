@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from fl_app.conf_folder import find_conf
@@ -53,10 +54,11 @@ class Stub(Objective):
     ("value", "expected"),
     [
         *((0.25, 0.25), (3, 3.0), (np.float32(0.5), 0.5), (np.int64(-1), -1.0)),
-        *((5.0, 5.0), (5.1, 5.0), (-2.1, -2.0), (1e300, 5.0)),
+        *((5.0, 5.0), (-2.0, -2.0), (np.array(0.5), 0.5), (torch.tensor(3), 3.0)),
+        *((torch.tensor(0.5, requires_grad=True), 0.5), (np.longdouble(0.5), 0.5)),
     ],
 )
-def test_a_finite_number_is_observed_within_the_range(value, expected):
+def test_a_finite_number_in_the_range_is_observed(value, expected):
     observed = observe(Stub(lambda: value), 1, {"x": 0.5}, 4)
     assert observed == Observation(expected)
     assert type(observed.value) is float
@@ -64,21 +66,51 @@ def test_a_finite_number_is_observed_within_the_range(value, expected):
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, None, "0.5", True, np.True_, 1j, np.zeros(1), [1.0]]
+    ("value", "expected"), [(5.1, 5.0), (-2.1, -2.0), (1e300, 5.0), (torch.tensor(87.5), 5.0)]
 )
-def test_anything_else_is_a_failed_observation(value):
+def test_a_finite_number_outside_the_range_counts_as_the_nearer_end(value, expected):
+    observed = observe(Stub(lambda: value), 1, {"x": 0.5}, 4)
+    assert observed == Observation(expected, outside=float(value))
+    assert type(observed.value) is float
+    assert not observed.failed
+
+
+SHAPED = "return a float, for instance value.item()"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (math.nan, "nan, not a finite number"),
+        (math.inf, "inf, not a finite number"),
+        (torch.tensor(-math.inf), "-inf, not a finite number"),
+        (None, "NoneType: return a float"),
+        ("0.5", "str: return a float"),
+        (True, "bool: return a float"),
+        (np.True_, "bool: return a float"),
+        (torch.tensor(True), "bool: return a float"),
+        (1j, "complex: return a float"),
+        ([1.0], "list: return a float"),
+        (np.zeros(1), f"ndarray of shape (1,): {SHAPED}"),
+        (torch.zeros(2), f"Tensor of shape (2,): {SHAPED}"),
+        (torch.zeros(1, 1), f"Tensor of shape (1, 1): {SHAPED}"),
+    ],
+)
+def test_anything_else_is_a_failed_observation(value, reason):
     observed = observe(Stub(lambda: value), 0, {"x": 0.5})
-    assert (observed.value, observed.failed) == (-2.0, True)
-    assert "not a finite number" in observed.reason
+    assert (observed.value, observed.failed, observed.outside) == (-2.0, True, None)
+    assert observed.reason == f"returned {reason}"
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyError, MemoryError, SystemExit, OverflowError])
-def test_an_exception_is_a_failed_observation_and_its_text_is_not_kept(kind):
+def test_an_exception_is_a_failed_observation_that_does_not_quote_its_text(kind):
     def fail():
         raise kind("a record of the client")
 
     observed = observe(Stub(fail), 0, {"x": 0.5})
     assert observed == Observation(-2.0, failed=True, reason=kind.__name__)
+    assert type(observed.error) is kind
+    assert "a record" not in repr(observed)
 
 
 def test_an_integer_beyond_every_float_is_a_failed_observation():

@@ -181,6 +181,23 @@ def test_choices_are_named_along_their_axis(tmp_path):
     assert "Nothing was broadcast." in page_of(run, tmp_path).text
 
 
+def test_a_broadcast_of_noise_is_named_so(tmp_path):
+    def text_of(name, **changes):
+        best = json.loads((tmp_path / "given" / "best_point.json").read_text())
+        best["shared"] |= changes
+        return page_of(search(tmp_path / name, best=best), tmp_path).text
+
+    search(tmp_path / "given")
+    quiet = "noise 0.8 times the largest signal that there can be; measured, its signal is 0.6 "
+    assert quiet in text_of("quiet")
+    assert "mostly noise" not in text_of("quiet again")
+    loud = {"noise_share": 2.5, "mostly_noise": True, "signal_to_noise": None}
+    assert "The last broadcast: mostly noise (noise 2.5 times the largest" in text_of(
+        "loud", **loud
+    )
+    assert "The last broadcast:" not in text_of("none", noise_share=None, signal_to_noise=None)
+
+
 def test_of_many_queries_a_sample_is_drawn(tmp_path):
     run = search(tmp_path / "run", agents=50, iterations=40)
     picture = picture_search(run)

@@ -262,6 +262,7 @@ def test_a_device_s_word_that_its_evaluations_failed_ends_nothing(tmp_path: Path
 
     def boast(message: Message, reply: Message) -> Message:
         told = {"value": -1.0, "best-value": -1.0, "clipped": 0.0, "failures": 1.0, "is-shared": 0}
+        told["outside"] = 0.0
         points = {"best-point": [0.5], "points": [0.5], "values": [-1.0]}
         reply.content["metrics"] = MetricRecord({"num-examples": 1, **told, **points})
         return reply

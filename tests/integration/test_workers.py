@@ -109,5 +109,5 @@ def test_a_failing_evaluation_is_logged_by_the_launcher(
     execute(compose_settings([*words, TWO]), tmp_path, show_summary=False)
     assert "round 1: evaluations failed on 1 clients" in caplog.text
     log = Path(tmp_path, "run.log").read_text()
-    assert "fl_app.search_task: evaluation 1 failed: " in log
-    assert "my secret" not in log
+    assert "fl_app.evaluation_log: client 1: evaluation 1 failed: ValueError (traceback in" in log
+    assert log.count("ValueError: my secret") == 1
