@@ -207,8 +207,14 @@ def _list(words: list[str], debug: bool) -> int:
 
 @contextmanager
 def _warnings_on_terminal() -> Iterator[None]:
-    """Show warnings on the terminal, each once and in one line; run.log gets everything."""
-    shown: set[str] = set()
+    """Show warnings on the terminal, each once and in one line; run.log gets everything.
+
+    Of a sweep with the number of the job, and at the end with those that had the same.
+    """
+    from fl_app.report.printing import write_numbers
+    from fl_app.sweep import current_job
+
+    shown: dict[str, dict[int, None]] = {}
 
     class OneLine(logging.Formatter):
         def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
@@ -219,13 +225,15 @@ def _warnings_on_terminal() -> Iterator[None]:
             record.exc_text = None
             text = super().format(record).strip()
             record.exc_text = None
-            return text
+            return text if (job := current_job()) is None else f"job {job}: {text}"
 
     def is_new(record: logging.LogRecord) -> bool:
         # What fails on one client often fails on all, in every round.
         text = record.getMessage()
         is_first = text not in shown
-        shown.add(text)
+        jobs = shown.setdefault(text, {})
+        if (job := current_job()) is not None:
+            jobs[job] = None
         return is_first
 
     handler = logging.StreamHandler()
@@ -239,6 +247,10 @@ def _warnings_on_terminal() -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
+        for text, (_, *others) in ((text, jobs) for text, jobs in shown.items() if jobs):
+            if others:
+                short = text if len(text) <= 60 else f"{text[:60]}..."
+                print(f"the same in jobs {write_numbers(others)}: {short}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def _guarantee_table(guarantees: Sequence[Guarantee], of_search: bool) -> Table:
 
 
 def sweep_table(
-    jobs: Sequence[tuple[Sequence[str], Mapping[str, Any] | None]],
+    jobs: Sequence[tuple[Sequence[str], Mapping[str, Any] | str | None]],
 ) -> Table:
     """Lay out the jobs of a sweep, one line each.
 
@@ -192,7 +192,7 @@ def sweep_table(
     ----------
     jobs : sequence of (overrides, summary)
         `overrides` are Hydra's, each ``key=value``; `summary` is the content of the job's
-        ``summary.json``, or ``None`` if the job failed.
+        ``summary.json``, a text that stands in its place, or ``None`` if the job failed.
 
     Returns
     -------
@@ -202,21 +202,23 @@ def sweep_table(
         were swept.
     """
     settings = [_split_overrides(overrides) for overrides, _ in jobs]
+    known = [None if isinstance(summary, str) else summary for _, summary in jobs]
     keys = _choose_keys(settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Job", justify="right")
     for key in keys:
         table.add_column(Text(key))
-    kinds = {is_search(summary) for _, summary in jobs if summary is not None} or {False}
+    kinds = {is_search(summary) for summary in known if summary is not None} or {False}
     columns = [name for name, kind in _RESULTS.items() if kind is None or kind in kinds]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for number, (values, (_, summary)) in enumerate(zip(settings, jobs, strict=True)):
+    for number, (values, (_, given)) in enumerate(zip(settings, jobs, strict=True)):
         chosen = [Text(values.get(key, "")) for key in keys]
-        found = _list_results(summary)
-        cells = [found[name] for name in columns] if found else [Text("failed", style="bold red")]
+        found = _list_results(known[number])
+        instead = Text(given if isinstance(given, str) else "failed", style="bold red")
+        cells = [found[name] for name in columns] if found else [instead]
         table.add_row(str(number), *chosen, *cells)
-    if any(is_seeded(summary, None) for _, summary in jobs):
+    if any(is_seeded(summary, None) for summary in known):
         table.caption = Text(f"At least one {SEEDED_NOTICE}")
         table.caption_justify = "left"
     return table
