@@ -18,7 +18,8 @@ usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over com
        fl-app evaluate RUN [data=...]        evaluate a run's model (one with code of your own:
                                              name it again, model.path=mine:build data.path=...)
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
-       fl-app ledger RUN                     show what was taken from each client of a run
+       fl-app ledger RUN [--best]            show what was taken from each client of a run; --best:
+                                             each client's best point of a simulated search: secrets
        fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]
                                              show what all runs have taken from a device
        fl-app ledger --state-dir DIR --best  show the best points of its own searches: secrets
@@ -146,30 +147,37 @@ def _report(words: list[str], debug: bool) -> int:
 
 
 def _ledger(words: list[str], debug: bool) -> int:
+    from fl_app.device_ledger import list_releases
+    from fl_app.device_spending import spend_by_run
     from fl_app.device_state import STATE_FILE, list_best, list_entries
-    from fl_app.report.tables import best_table, ledger_table, print_tables
+    from fl_app.report.ledger_tables import best_table, ledger_table
+    from fl_app.report.tables import print_tables
     from fl_app.run_store import CHECKPOINT_FOLDER
 
-    given = len(words) >= 2 and words[0] == "--state-dir"
-    if not given and (len(words) != 1 or words[0].startswith("-")):
-        raise ConfigError("ledger", " ".join(words), "RUN, a run's folder, or --state-dir DIR")
+    given, best = len(words) >= 2 and words[0] == "--state-dir", words[1:] == ["--best"]
+    if not given and (not (best or len(words) == 1) or words[0].startswith("-")):
+        allowed = "RUN, a run's folder, RUN --best, or --state-dir DIR"
+        raise ConfigError("ledger", " ".join(words), allowed)
     folder = Path(words[1]) if given else Path(words[0]) / CHECKPOINT_FOLDER
     if not (folder / STATE_FILE).is_file():
         raise ConfigError(
             "ledger", words[1 if given else 0], f"a folder with {folder / STATE_FILE}"
         )
+    if not given and best:
+        from fl_app.search_space import read_run_space
+
+        print_tables(best_table(list_best(folder), read_run_space(Path(words[0]))))
+        return 0
     if not given:
         if entries := list_entries(folder):
-            print_tables(ledger_table(entries))
+            print_tables(ledger_table(entries, spend_by_run(list_releases(folder))))
         else:
             print("no client has its ledger here; a device's own: fl-app ledger --state-dir DIR")
         return 0
     if words[2:] == ["--best"]:
         print_tables(best_table(list_best(folder)))
         return 0
-    from fl_app.device_ledger import list_releases
     from fl_app.device_policy import MAX_DELTA_KEY, MAX_EPSILON_KEY, read_limit
-    from fl_app.device_spending import spend_by_run
     from fl_app.report.spending_table import spending_table
 
     limits = dict(word.partition("=")[::2] for word in words[2:])

@@ -12,7 +12,7 @@ from fl_app.report.formats import format_duration
 from fl_app.report.matched_searches import compare_searches
 from fl_app.report.published import published_table
 from fl_app.report.run_folder import RunFolder
-from fl_app.report.run_labels import label_runs
+from fl_app.report.run_labels import label_runs, name_objectives
 from fl_app.report.search_tables import paired_table
 from fl_app.report.tables import print_tables, summary_table, sweep_table
 
@@ -131,8 +131,9 @@ def print_searches(runs: Sequence[RunFolder]) -> None:
     if not all(run.search for run in runs):
         return
     if len(runs) > 1:
-        named = zip(label_runs(runs), runs, strict=True)
-        print_tables(sweep_table([([f"run={label}"], run.summary or {}) for label, run in named]))
+        named = zip(label_runs(runs), name_objectives(runs), runs, strict=True)
+        rows = [([f"run={label}", *words], run.summary or {}) for label, words, run in named]
+        print_tables(sweep_table(rows))
         _print_pairs(runs)
     elif runs[0].summary is not None:
         print_tables(summary_table(runs[0].summary, runs[0].privacy))

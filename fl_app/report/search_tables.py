@@ -26,7 +26,7 @@ def list_search_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     get = summary.get
     noise = get("noise_multiplier")
     releases = format_count(get("num_releases"))
-    if noise is not None:
+    if noise is not None and get("num_releases") != 0:
         releases += f" (noise multiplier {format_number(noise)})"
     return [
         ("Objective", str(get("objective") or MISSING)),
