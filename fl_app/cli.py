@@ -15,6 +15,7 @@ from fl_app.errors import ConfigError, RunError, list_choices
 USAGE = """\
 usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over comma-separated values
        fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
+       fl-app run -m ... resume=SWEEP        the same command with the sweep's folder: what is left
        fl-app evaluate RUN [data=...]        evaluate a run's model (one with code of your own:
                                              name it again, model.path=mine:build data.path=...)
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
