@@ -51,8 +51,13 @@ def test_an_owner_reads_the_best_points_of_its_own_searches(fl_app, tmp_path):
     assert_refused(refused, 2, "ledger: '--best'; allowed: max-epsilon=...")
 
 
-def test_what_each_client_has_spent_is_shown(fl_app, tmp_path):
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_what_each_client_has_spent_is_shown(fl_app, tmp_path, relation):
+    """In the relation of the run, in which its own epsilon is."""
     words = ("num_rounds=2", "num_clients=2", "strategy.batch_size=4", "randomness=secret")
+    if relation == "add_or_remove_one":
+        words += (f"strategy.neighboring_relation={relation}", "strategy.sampling=poisson")
+        words += ("strategy.sample_rate=0.1",)
     assert fl_app("run", *words, "hydra.run.dir=run").code == 0
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     shown = fl_app("ledger", "run")
