@@ -165,7 +165,7 @@ def _ledger(words: list[str], debug: bool) -> int:
             "ledger", words[1 if given else 0], f"a folder with {folder / STATE_FILE}"
         )
     if not given and best:
-        from fl_app.search_space import read_run_space
+        from fl_app.run_config import read_run_space
 
         print_tables(best_table(list_best(folder), read_run_space(Path(words[0]))))
         return 0

@@ -8,7 +8,6 @@ for ``log_integer``), so that a uniform draw gives every choice the same probabi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -298,30 +297,6 @@ class SearchSpace:
         Real coordinates stay, up to rounding. Two places of one point become the same place.
         """
         return self.encode(self.decode(unit))
-
-
-def read_run_space(folder: Path) -> SearchSpace:
-    """Return the axes that a run has searched, as its config.yaml has them.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or the run has searched nothing.
-    """
-    from fl_app.run_config import read_run_settings
-    from fl_app.run_store import CONFIG_FILE
-
-    file = folder / CONFIG_FILE
-    try:
-        objective = read_run_settings(file.read_text(encoding="utf-8")).objective
-    except (OSError, UnicodeDecodeError) as error:
-        rule = f"a run's folder with {CONFIG_FILE} ({getattr(error, 'strerror', 'it is no text')})"
-        raise ConfigError("ledger", str(folder), rule) from None
-    if objective is None:
-        raise ConfigError(
-            "ledger", str(folder), "the folder of a search; without --best for others"
-        )
-    return objective.space()
 
 
 @dataclass(frozen=True)
