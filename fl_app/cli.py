@@ -15,10 +15,12 @@ from fl_app.errors import ConfigError, RunError, list_choices
 USAGE = """\
 usage: fl-app [run] [-m] [key=value ...]     train or search; -m sweeps over comma-separated values
        fl-app run resume=RUN [engine=...]    go on with a run that was stopped or killed
+       fl-app run -m ... resume=SWEEP        the same command with the sweep's folder: what is left
        fl-app evaluate RUN [data=...]        evaluate a run's model (one with code of your own:
                                              name it again, model.path=mine:build data.path=...)
        fl-app report RUN [RUN ...]           write report.html, for one run or to compare several
-       fl-app ledger RUN                     show what was taken from each client of a run
+       fl-app ledger RUN [--best]            show what was taken from each client of a run; --best:
+                                             each client's best point of a simulated search: secrets
        fl-app ledger --state-dir DIR [max-epsilon=...] [max-delta=...]
                                              show what all runs have taken from a device
        fl-app ledger --state-dir DIR --best  show the best points of its own searches: secrets
@@ -146,30 +148,37 @@ def _report(words: list[str], debug: bool) -> int:
 
 
 def _ledger(words: list[str], debug: bool) -> int:
+    from fl_app.device_ledger import list_releases
+    from fl_app.device_spending import spend_by_run
     from fl_app.device_state import STATE_FILE, list_best, list_entries
-    from fl_app.report.tables import best_table, ledger_table, print_tables
+    from fl_app.report.ledger_tables import best_table, ledger_table
+    from fl_app.report.tables import print_tables
     from fl_app.run_store import CHECKPOINT_FOLDER
 
-    given = len(words) >= 2 and words[0] == "--state-dir"
-    if not given and (len(words) != 1 or words[0].startswith("-")):
-        raise ConfigError("ledger", " ".join(words), "RUN, a run's folder, or --state-dir DIR")
+    given, best = len(words) >= 2 and words[0] == "--state-dir", words[1:] == ["--best"]
+    if not given and (not (best or len(words) == 1) or words[0].startswith("-")):
+        allowed = "RUN, a run's folder, RUN --best, or --state-dir DIR"
+        raise ConfigError("ledger", " ".join(words), allowed)
     folder = Path(words[1]) if given else Path(words[0]) / CHECKPOINT_FOLDER
     if not (folder / STATE_FILE).is_file():
         raise ConfigError(
             "ledger", words[1 if given else 0], f"a folder with {folder / STATE_FILE}"
         )
+    if not given and best:
+        from fl_app.run_config import read_run_space
+
+        print_tables(best_table(list_best(folder), read_run_space(Path(words[0]))))
+        return 0
     if not given:
         if entries := list_entries(folder):
-            print_tables(ledger_table(entries))
+            print_tables(ledger_table(entries, spend_by_run(list_releases(folder))))
         else:
             print("no client has its ledger here; a device's own: fl-app ledger --state-dir DIR")
         return 0
     if words[2:] == ["--best"]:
         print_tables(best_table(list_best(folder)))
         return 0
-    from fl_app.device_ledger import list_releases
     from fl_app.device_policy import MAX_DELTA_KEY, MAX_EPSILON_KEY, read_limit
-    from fl_app.device_spending import spend_by_run
     from fl_app.report.spending_table import spending_table
 
     limits = dict(word.partition("=")[::2] for word in words[2:])
@@ -207,8 +216,14 @@ def _list(words: list[str], debug: bool) -> int:
 
 @contextmanager
 def _warnings_on_terminal() -> Iterator[None]:
-    """Show warnings on the terminal, each once and in one line; run.log gets everything."""
-    shown: set[str] = set()
+    """Show warnings on the terminal, each once and in one line; run.log gets everything.
+
+    Of a sweep with the number of the job, and at the end with those that had the same.
+    """
+    from fl_app.report.printing import write_numbers
+    from fl_app.sweep import current_job
+
+    shown: dict[str, dict[int, None]] = {}
 
     class OneLine(logging.Formatter):
         def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
@@ -219,13 +234,15 @@ def _warnings_on_terminal() -> Iterator[None]:
             cached, record.exc_text = record.exc_text, None
             text = super().format(record).strip()
             record.exc_text = cached
-            return text
+            return text if (job := current_job()) is None else f"job {job}: {text}"
 
     def is_new(record: logging.LogRecord) -> bool:
         # What fails on one client often fails on all, in every round.
         text = record.getMessage()
         is_first = text not in shown
-        shown.add(text)
+        jobs = shown.setdefault(text, {})
+        if (job := current_job()) is not None:
+            jobs[job] = None
         return is_first
 
     handler = logging.StreamHandler()
@@ -239,6 +256,10 @@ def _warnings_on_terminal() -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
+        for text, (_, *others) in ((text, jobs) for text, jobs in shown.items() if jobs):
+            if others:
+                short = text if len(text) <= 60 else f"{text[:60]}..."
+                print(f"the same in jobs {write_numbers(others)}: {short}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def expand_sweep(overrides: list[str]) -> list[list[str]]:
 def run_under_hydra(
     flags: list[str],
     overrides: list[str],
-    job: Callable[[Callable[[], RunSettings], Path, list[str]], None],
+    job: Callable[[Callable[[], RunSettings], Path, list[str], Path], None],
 ) -> None:
     """Hand the command line to Hydra, which calls `job` for each configuration of it.
 
@@ -244,7 +244,8 @@ def run_under_hydra(
     flags, overrides : list of str
         Hydra's own flags, and the overrides.
     job : callable
-        Given a function that returns the settings, the run's folder and the job's overrides.
+        Given a function that returns the settings, the run's folder, the job's overrides, and the
+        folder of a sweep.
 
     Raises
     ------
@@ -259,8 +260,8 @@ def run_under_hydra(
     )
     def task(composed: DictConfig) -> None:
         given = HydraConfig.get()
-        folder = Path(given.runtime.output_dir)
-        job(lambda: settings_from(composed), folder, list(given.overrides.task))
+        folder, every = Path(given.runtime.output_dir), Path(given.sweep.dir).absolute()
+        job(lambda: settings_from(composed), folder, list(given.overrides.task), every)
 
     outer, arguments = GlobalHydra.instance().hydra, sys.argv
     full_error = os.environ.get(_FULL_ERROR)

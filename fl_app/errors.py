@@ -89,4 +89,6 @@ def _on_one_line(text: str) -> str:
 
 
 def _nearest(word: str, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(word, list(known), n=1)
+    """Return the name that was probably meant: about as long, or begun with the word at a part."""
+    near = [name for name in known if abs(len(name) - len(word)) <= 2 or f"_{word}" in f"_{name}"]
+    return difflib.get_close_matches(word, near, n=1)

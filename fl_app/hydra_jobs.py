@@ -1,15 +1,13 @@
-"""Hydra's job handling around runs: the words of a command line, sweeps, one table at the end."""
+"""Hydra's job handling around runs: one run, a sweep of several, or a run that goes on."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from fl_app.config import (
     RESUME,
@@ -24,82 +22,15 @@ from fl_app.config import (
 )
 from fl_app.errors import ConfigError, RunError
 from fl_app.run_inputs import check_data, fill_num_clients, with_absolute_paths
+from fl_app.run_words import RunWords, parse_words
+from fl_app.sweep import find_begun, show_overrides, take_resumed, told_job, write_again
 
 if TYPE_CHECKING:
     from fl_app.begun_run import BegunRun
     from fl_app.report.run_folder import RunFolder
     from fl_app.settings import RunSettings
 
-_ALLOWED = (
-    "key=value, -m, --config-dir FOLDER, --debug, --help, --cfg job|hydra|all (with --package KEY, "
-    "--resolve), --info, --hydra-help, --version"
-)
 _FILE_GROUPS = ("strategy", "objective", "data", "model", "engine", "experiment")
-_INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-
-
-@dataclass(frozen=True)
-class RunWords:
-    """The words behind ``fl-app run``.
-
-    Attributes
-    ----------
-    overrides : list of str
-        ``key=value``, one for ``--config-dir`` among them.
-    flags : list of str
-        Hydra's own flags, to be passed on.
-    sweep : bool
-        Whether values are swept over (``-m``).
-    shows : bool
-        Whether something is shown and nothing run (``--help``, ``--cfg`` ...).
-    """
-
-    overrides: list[str]
-    flags: list[str]
-    sweep: bool
-    shows: bool
-
-
-def parse_words(words: list[str]) -> RunWords:
-    """Sort the words of a command line into overrides and Hydra's flags.
-
-    Raises
-    ------
-    ConfigError
-        For a word that is neither.
-    """
-    parser = _Parser(prog="fl-app run", add_help=False, allow_abbrev=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-p", "--package")
-    parser.add_argument("--resolve", action="store_true")
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("-m", "--multirun", action="store_true")
-    one.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
-    one.add_argument("-i", "--info", nargs="?", const="all", choices=_INFORMATION)
-    for names in (["-h", "--help"], ["--hydra-help"], ["--version"]):
-        one.add_argument(*names, dest="show", action="store_const", const=names[-1])
-    given = parser.parse_intermixed_args(words)
-    flags = [given.show] if given.show else []
-    for name in ("cfg", "info", "package"):
-        value = getattr(given, name)
-        flags += [] if value is None else [f"--{name}", value]
-    flags += ["--resolve"] if given.resolve else []
-    if flags and flags[0] in ("--package", "--resolve"):
-        raise ConfigError("argument", flags[0], f"{flags[0]} beside --cfg job|hydra|all")
-    overrides = list(given.overrides)
-    if given.config_dir is not None:
-        folder = Path(given.config_dir).expanduser().absolute()
-        if not folder.is_dir():
-            raise ConfigError("--config-dir", given.config_dir, "a folder with files as in conf/")
-        overrides.append(f"hydra.searchpath=[{json.dumps(f'file://{folder}', ensure_ascii=False)}]")
-    sweep = given.multirun or "hydra.mode=MULTIRUN" in overrides
-    return RunWords(overrides, flags, sweep, shows=bool(flags))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError.from_text(f"{message.removeprefix('argument ')}; allowed: {_ALLOWED}")
 
 
 def run_jobs(words: list[str], debug: bool) -> int:
@@ -120,7 +51,9 @@ def run_jobs(words: list[str], debug: bool) -> int:
     if begun is not None:
         return _go_on(begun, given.overrides)
     sweep = given.sweep or (not given.shows and sweeps_by_itself(given.overrides))
-    words = put_off_keys(given.overrides) if sweep else given.overrides
+    words = take_resumed(given.overrides) if sweep and not given.shows else given.overrides
+    resumes = words is not given.overrides
+    words = put_off_keys(words) if sweep else words
     jobs = expand_sweep(words) if sweep else [words]
     composed = [compose_config(job) for job in jobs]
     if given.shows:
@@ -131,43 +64,72 @@ def run_jobs(words: list[str], debug: bool) -> int:
                 RESUME, each[RESUME], f"{RESUME}=FOLDER as an argument, not in a file"
             )
         check_data(settings_from(each))
-    finished: list[tuple[list[str], RunFolder | None]] = []
+    if sweep:
+        return _sweep(words, jobs, given.overrides, resumes, debug)
     failures: list[Exception] = []
-    interrupted: KeyboardInterrupt | None = None
 
-    def job(
-        read_settings: Callable[[], RunSettings], folder: Path, task_overrides: list[str]
-    ) -> None:
-        run = None
+    def job(read_settings: Callable[[], RunSettings], folder: Path, *_: object) -> None:
         try:
             settings = read_settings()
-            run = execute(settings, folder, show_summary=not sweep)
-            if run.summary and run.summary.get("interrupted"):
-                from fl_app.named_code import name_again
-
-                raise KeyboardInterrupt(f"{name_again(folder, settings)} goes on")
+            _raise_if_stopped(execute(settings, folder), folder, settings)
         except (Exception, SystemExit) as error:
-            failures.append(_as_failure(error))
-            if sweep:
+            failures.append(_as_failure(error))  # Hydra would add lines of its own
+
+    run_under_hydra([], words, job)
+    if failures:
+        raise failures[0]
+    return 0
+
+
+def _sweep(
+    words: list[str], jobs: list[list[str]], typed: list[str], resumes: bool, debug: bool
+) -> int:
+    """Run the jobs of a sweep, or those that are left of it; return the exit code."""
+    from fl_app.report.printing import SweepJob, print_sweep
+    from fl_app.report.run_folder import read_run_folder
+
+    shown = [show_overrides(each) for each in jobs]
+    done: list[SweepJob] = []
+    again = ""
+
+    def job(
+        read_settings: Callable[[], RunSettings], folder: Path, _: list[str], every: Path
+    ) -> None:
+        nonlocal again
+        again = write_again(typed, every)
+        number = len(done)
+        run, rounds, is_failed, is_stopped = None, None, False, False
+        with told_job(number, shown) as told:
+            try:
+                settings = fill_num_clients(with_absolute_paths(read_settings()))
+                rounds = settings.rounds
+                begun = find_begun(folder, settings) if resumes else None
+                if begun is not None and begun.is_finished:
+                    run = read_run_folder(folder)
+                else:
+                    run = execute(settings, folder, show_summary=False, resume=begun is not None)
+                    is_stopped = bool(run.summary and run.summary.get("interrupted"))
+            except (Exception, SystemExit) as error:
+                is_failed = True
                 if debug:
                     traceback.print_exc()
-                print(f"fl-app: {' '.join(task_overrides)}: {_describe(error)}", file=sys.stderr)
-        finally:
-            finished.append((task_overrides, run))
+                print(f"fl-app: {' '.join(shown[number])}: {_describe(error)}", file=sys.stderr)
+            finally:
+                told.append(SweepJob(shown[number], run, rounds, is_failed))
+                done.extend(told)
+        if is_stopped:
+            raise KeyboardInterrupt
 
+    interrupted = False
     try:
-        run_under_hydra(["-m"] if sweep else [], words, job)
-    except KeyboardInterrupt as error:
-        interrupted = error
-    if sweep and finished:
-        from fl_app.report.printing import print_sweep
-
-        print_sweep(finished)
-    if interrupted is not None:
-        raise interrupted
-    if failures and not sweep:
-        raise failures[0]
-    return 1 if failures else 0
+        run_under_hydra(["-m"], words, job)
+    except KeyboardInterrupt:
+        interrupted = True
+    if done:
+        print_sweep(done, len(jobs))
+    if interrupted:
+        raise KeyboardInterrupt(f"{again} goes on" if again else "")
+    return 1 if any(each.is_failed for each in done) else 0
 
 
 def put_off_keys(overrides: list[str]) -> list[str]:
@@ -205,10 +167,8 @@ def put_off_keys(overrides: list[str]) -> list[str]:
 def _find_begun_run(given: RunWords) -> BegunRun | None:
     """Return the run that is to go on; None for a new one."""
     words = [word for word in given.overrides if word.lstrip("+").startswith(f"{RESUME}=")]
-    if not words:
+    if not words or given.sweep:
         return None
-    if given.sweep:
-        raise ConfigError(RESUME, words[-1].partition("=")[2], "one run, without -m")
     found = resumed_settings(given.overrides)
     if found is None:
         return None
@@ -239,15 +199,20 @@ def _go_on(begun: BegunRun, overrides: list[str]) -> int:
         except (Exception, SystemExit) as error:
             failures.append(_as_failure(error))  # Hydra would add lines of its own
             return
-        if run.summary and run.summary.get("interrupted"):
-            from fl_app.named_code import name_again
-
-            raise KeyboardInterrupt(f"{name_again(begun.folder, begun.settings)} goes on")
+        _raise_if_stopped(run, begun.folder, begun.settings)
 
     run_under_hydra([], [*hydra, f"hydra.run.dir={folder}"], job)
     if failures:
         raise failures[0]
     return 0
+
+
+def _raise_if_stopped(run: RunFolder, folder: Path, settings: RunSettings) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C has ended a run after a round."""
+    if run.summary and run.summary.get("interrupted"):
+        from fl_app.named_code import name_again
+
+        raise KeyboardInterrupt(f"{name_again(folder, settings)} goes on")
 
 
 def _as_failure(error: BaseException) -> Exception:

@@ -51,7 +51,8 @@ def import_function(key: str, path: str) -> Callable[..., Any]:
             raise ValueError(f"{key}: {path!r}; a name that {module_name} has is needed")
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{key}: {path!r}; a function is needed, not a {type(found).__name__}")
+        kind = type(found).__name__
+        raise ValueError(f"{key}: {path!r}; a function is needed (this is a value of type {kind})")
     return found  # type: ignore[no-any-return]
 
 

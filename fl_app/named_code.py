@@ -59,13 +59,13 @@ def keep_to_named_code(settings: RunSettings, overrides: list[str]) -> RunSettin
 
 def name_again(folder: Path, settings: RunSettings) -> str:
     """Return the arguments of ``fl-app run`` with which a run goes on, as typed in a shell."""
-    named = dict.fromkeys(f"{key}={_quote(path)}" for key, path in list_named_code(settings))
+    named = dict.fromkeys(f"{key}={quote_text(path)}" for key, path in list_named_code(settings))
     if settings.engine.ray_address is not None:
         named[f"engine.ray_address={settings.engine.ray_address}"] = None
-    return shlex.join([f"resume={_quote(str(folder))}", *named])
+    return shlex.join([f"resume={quote_text(str(folder))}", *named])
 
 
-def _quote(value: str) -> str:
+def quote_text(value: str) -> str:
     """Write a text as a value of Hydra's overrides."""
     if _PLAIN.fullmatch(value):
         return value

@@ -164,8 +164,8 @@ def _describe(row: dict[str, Any]) -> str:
         parts.append(f"loss {row['test_loss']:.4f}")
     if row.get("best_value_mean") is not None:
         parts.append(f"best value {row['best_value_mean']:.5g}")
-    if row.get("num_releases") is not None:
-        parts.append(f"releases {row['num_releases']}")
+    if count := row.get("num_releases"):
+        parts.append(f"{count} release{'s' if count > 1 else ''} so far")
     if row["uplink_bytes"] is not None:
         parts.append(f"up {format_bytes(row['uplink_bytes'])}")
     parts.append(f"epsilon {format_epsilon(row['epsilon'])}")

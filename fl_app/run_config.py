@@ -1,6 +1,7 @@
 """config.yaml of a run's folder: the whole configuration, written and read back."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -8,6 +9,7 @@ import yaml
 from fl_app.errors import ConfigError
 from fl_app.override_errors import one_line
 from fl_app.registry import check_settings
+from fl_app.search_space import SearchSpace
 from fl_app.settings import FORMAT_VERSION, RunSettings
 from fl_app.structure import build
 
@@ -54,3 +56,26 @@ def read_run_config(text: str) -> dict[str, Any]:
 def read_run_settings(text: str) -> RunSettings:
     """Return the checked settings that a run's config.yaml holds."""
     return build_settings(read_run_config(text))
+
+
+def read_run_space(folder: Path) -> SearchSpace:
+    """Return the axes that a run has searched, as its config.yaml has them.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or the run has searched nothing.
+    """
+    from fl_app.run_store import CONFIG_FILE
+
+    file = folder / CONFIG_FILE
+    try:
+        objective = read_run_settings(file.read_text(encoding="utf-8")).objective
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"a run's folder with {CONFIG_FILE} ({getattr(error, 'strerror', 'it is no text')})"
+        raise ConfigError("ledger", str(folder), rule) from None
+    if objective is None:
+        raise ConfigError(
+            "ledger", str(folder), "the folder of a search; without --best for others"
+        )
+    return objective.space()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,8 @@ def check_data(settings: RunSettings) -> None:
     if settings.search is not None:
         from fl_app.search_task import planned_parameters, read_search_space
 
-        read_search_space(settings)
+        with _named_agents(settings):
+            read_search_space(settings)
         planned_parameters(settings)
         return
     data = load_server_data(settings)
@@ -46,6 +49,41 @@ def check_data(settings: RunSettings) -> None:
     check_model(settings, data)
     floats = (array for array in to_arrays(model).values() if array.dtype.kind == "f")
     check_budget(settings, sum(array.size for array in floats))
+
+
+@contextmanager
+def _named_agents(settings: RunSettings) -> Iterator[None]:
+    """Name what was configured where the data do not suffice for the agents of a search."""
+    from fl_app.data import TooManyClientsError
+
+    objective, kind = settings.objective, settings.data.partition.kind
+    assert objective is not None
+    devices = settings.engine.name == "deployment"
+    if objective.name == "local_training" and kind != "natural_id" and not devices:
+        raise ConfigError(
+            "data.partition.kind",
+            kind,
+            "natural_id with objective=local_training, whose agents are the data's own clients: "
+            "data=har_geotec, heart_disease or mnist_writers with data.root=FOLDER; or data=user "
+            "data.partition.kind=natural_id with a data.path=package.module:name of yours that "
+            "says whose each record is (train_groups)",
+        )
+    try:
+        yield
+    except TooManyClientsError as error:
+        agents = getattr(objective, "num_agents", None)
+        if agents is None:
+            raise
+        parts = error.num_clients // agents
+        most = error.num_records // (error.each * parts)
+        why = (
+            f"(each takes {parts} parts of the {error.num_records} training records: one for each "
+            "of its own clients, and one to score on)"
+        )
+        if most:
+            raise ConfigError("objective.num_agents", agents, f"1 to {most} {why}") from error
+        rule = f"a smaller num_clients, or more data {why}"
+        raise ConfigError("objective.run", getattr(objective, "run", None), rule) from error
 
 
 def load_server_data(settings: RunSettings) -> FederatedDataset:
@@ -88,7 +126,9 @@ def fill_num_clients(settings: RunSettings) -> RunSettings:
     if settings.search is not None:
         from fl_app.search_task import load_run_objective
 
-        return dataclasses.replace(settings, num_clients=load_run_objective(settings).num_agents)
+        with _named_agents(settings):
+            count = load_run_objective(settings).num_agents
+        return dataclasses.replace(settings, num_clients=count)
     if settings.data.partition.kind != "natural_id":
         raise ConfigError(
             "num_clients",

@@ -24,6 +24,7 @@ AxisKind = Literal["float", "log_float", "integer", "log_integer", "choice"]
 MAX_AXES = 64
 # So that no cell is narrower than the rounding error of a number in [0, 1].
 _MOST_CELLS = 2**31
+_KEY = "objective.search_space"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Axis:
 
     Raises
     ------
-    ConfigError
-        If a value is not allowed; names ``search_space.NAME.key``.
+    ParameterError
+        If a value is not allowed; names the key within the axis.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Axis:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise ConfigError("search_space.name", self.name, "letters, digits and _, as in rate_1")
+            raise ParameterError("name", self.name, "letters, digits and _, as in rate_1")
 
     @staticmethod
     def choose(values: Mapping[str, Any]) -> "type[Axis]":
@@ -91,7 +92,7 @@ class RealAxis(Axis):
         super().__post_init__()
         _check_bounds(self, "a number")
         if not math.isfinite(self.high - self.low):
-            raise ConfigError(f"search_space.{self.name}.high", self.high, "high - low finite")
+            raise ParameterError("high", self.high, "a number for which high - low is finite")
 
     def from_unit(self, unit: float) -> float:  # noqa: D102
         if unit in (0.0, 1.0):  # not up to rounding
@@ -135,11 +136,8 @@ class IntegerAxis(Axis):
         super().__post_init__()
         _check_bounds(self, "an integer")
         if self.high - self.low >= _MOST_CELLS or max(abs(self.low), abs(self.high)) > 2**52:
-            raise ConfigError(
-                f"search_space.{self.name}.high",
-                self.high,
-                "high - low < 2**31, both within 2**52 of 0 (a float axis for more)",
-            )
+            rule = "high - low < 2**31, both within 2**52 of 0 (a float axis for more)"
+            raise ParameterError("high", self.high, rule)
 
     def from_unit(self, unit: float) -> int:  # noqa: D102
         if self.kind == "log_integer":
@@ -175,8 +173,7 @@ class ChoiceAxis(Axis):
         # true, 1 and 1.0 are equal to Python
         known = {(type(value), value) for value in self.values}
         if len(self.values) < 2 or len(known) < len(self.values):
-            shown = list(self.values)
-            raise ConfigError(f"search_space.{self.name}.values", shown, "two values or more, once")
+            raise ParameterError("values", list(self.values), "two values or more, each once")
 
     @property
     def is_splittable(self) -> bool:  # noqa: D102
@@ -220,10 +217,10 @@ class SearchSpace:
     def __post_init__(self) -> None:
         names = [axis.name for axis in self.axes]
         if not 1 <= len(names) <= MAX_AXES:
-            raise ConfigError("search_space", names, f"a list of 1 to {MAX_AXES} axes")
+            raise ConfigError(_KEY, names, f"a list of 1 to {MAX_AXES} axes")
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise ConfigError("search_space", name, "each name once")
+                raise ConfigError(f"{_KEY}[{index}].name", name, "each name once")
 
     @classmethod
     def from_plain(cls, axes: Sequence[Mapping[str, Any]]) -> "SearchSpace":
@@ -232,9 +229,9 @@ class SearchSpace:
         Raises
         ------
         ConfigError
-            The key, its value and what is allowed.
+            The key, as ``search_space[0].high``, its value and what is allowed.
         """
-        return build(cls, {"axes": axes}, "search_space.")
+        return cls(build(_Listed, {"search_space": axes}).search_space)
 
     @property
     def dimension(self) -> int:
@@ -308,12 +305,19 @@ class SearchSpace:
         return self.encode(self.decode(unit))
 
 
+@dataclass(frozen=True)
+class _Listed:
+    """Axes as a file has them."""
+
+    search_space: tuple[Axis, ...]
+
+
 def _check_bounds(axis: RealAxis | IntegerAxis, what: str) -> None:
     if not axis.low < axis.high:
-        raise ConfigError(f"search_space.{axis.name}.high", axis.high, f"{what} > low = {axis.low}")
+        raise ParameterError("high", axis.high, f"{what} > low = {axis.low}")
     if axis.kind.startswith("log_") and axis.low <= 0:
         least = "> 0" if isinstance(axis, RealAxis) else ">= 1"
-        raise ConfigError(f"search_space.{axis.name}.low", axis.low, f"{what} {least} with log")
+        raise ParameterError("low", axis.low, f"{what} {least} with kind {axis.kind}")
 
 
 def _is_number(value: object) -> bool:

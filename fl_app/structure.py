@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fl_app.errors import ConfigError, unknown_key
 from fl_app.plain_mapping import PlainMapping, PlainValueError
+from strategies.mechanisms.parameter_checks import ParameterError
 
 T = TypeVar("T")
 
@@ -37,26 +38,39 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     ------
     ConfigError
         For an unknown key (with the nearest known one), a missing key without default, a value of
-        another type, an integer beyond 64 bits, or what the dataclass itself refuses.
+        another type, an integer beyond 64 bits, or what the dataclass itself refuses; of a
+        ParameterError of its own the key is one of the dataclass.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(prefix.rstrip(".") or "configuration", values, "a group of keys")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in fields:
-            raise unknown_key(str(key), fields, prefix)
-    arguments = {}
-    for name, field in fields.items():
+    arguments: dict[str, Any] = {}
+
+    def convert(name: str) -> None:
+        field = fields[name]
         if name in values:
             arguments[name] = _convert(values[name], hints[name], f"{prefix}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             allowed = _describe(hints[name])
             raise ConfigError.from_text(f"{prefix}{name}: missing; allowed: {allowed}")
+
+    # A choice may decide which other keys there are: it is judged before them.
+    choices = [name for name in fields if typing.get_origin(hints[name]) is typing.Literal]
+    for name in choices:
+        convert(name)
+    for key in values:
+        if key not in fields:
+            raise unknown_key(str(key), fields, prefix)
+    for name in fields:
+        if name not in choices:
+            convert(name)
     try:
         return cls(**arguments)
     except ConfigError:
         raise
+    except ParameterError as error:
+        raise ConfigError(f"{prefix}{error.key}", error.value, error.allowed) from None
     except ValueError as error:
         raise ConfigError.from_text(str(error)) from error
 

@@ -41,7 +41,8 @@ def build_user_model(path: str, feature_shape: Sequence[int], num_classes: int) 
     shape = tuple(feature_shape)
     model = call_function(KEY, path, shape, num_classes)
     if not isinstance(model, nn.Module):
-        raise _refuse(path, f"a torch.nn.Module is needed, not a {type(model).__name__}")
+        kind = type(model).__name__
+        raise _refuse(path, f"a torch.nn.Module is needed (this returned a value of type {kind})")
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
     if devices - {"cpu"}:
         raise _refuse(path, f"a model on the CPU is needed, not on {', '.join(sorted(devices))}")

@@ -20,6 +20,7 @@ from fl_app.data.records import (
     FederatedDataset,
     RawDataset,
     Records,
+    TooManyClientsError,
     scale_records,
 )
 from fl_app.data.settings import DataSettings, PartitionSettings, require_int
@@ -33,6 +34,7 @@ __all__ = [
     "PartitionSettings",
     "RawDataset",
     "Records",
+    "TooManyClientsError",
     "load_dataset",
     "load_own_dataset",
     "natural_num_clients",
@@ -80,7 +82,9 @@ def natural_num_clients(settings: DataSettings) -> int:
         If records are not divided by them (partition.kind), or data is missing or damaged.
     """
     if settings.partition.kind != "natural_id":
-        raise DataError("num_clients: null; an int is needed unless data.partition.kind=natural_id")
+        raise DataError(
+            "num_clients: null; an integer is needed unless data.partition.kind=natural_id"
+        )
     return _load_natural(settings.with_absolute_paths()).num_groups
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.data.records import DataError
+from fl_app.data.records import DataError, TooManyClientsError
 
 Labels = NDArray[np.int64]
 Groups = NDArray[Any]
@@ -276,11 +276,7 @@ def require_enough_records(num_records: int, num_clients: int, min_records: int)
     if num_clients < 1:
         raise DataError(f"num_clients: {num_clients}; at least 1 is needed")
     if num_clients * min_records > num_records:
-        wanted = f"{min_records} record{'s' if min_records > 1 else ''} each"
-        raise DataError(
-            f"num_clients: {num_clients} clients with at least {wanted} need "
-            f"{num_clients * min_records} records; the training set has {num_records}"
-        )
+        raise TooManyClientsError(num_clients, min_records, num_records)
 
 
 def _sorted(parts: Iterable[NDArray[np.int64]]) -> Partitions:

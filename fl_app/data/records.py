@@ -15,6 +15,27 @@ class DataError(ValueError):
     """
 
 
+class TooManyClientsError(DataError):
+    """Fewer records than that many clients need.
+
+    Parameters
+    ----------
+    num_clients : int
+    each : int
+        Records that a client needs.
+    num_records : int
+        Of the training set.
+    """
+
+    def __init__(self, num_clients: int, each: int, num_records: int) -> None:
+        self.num_clients, self.each, self.num_records = num_clients, each, num_records
+        wanted = f"{each} record{'s' if each > 1 else ''} each"
+        super().__init__(
+            f"num_clients: {num_clients} clients with at least {wanted} need "
+            f"{num_clients * each} records; the training set has {num_records}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Records:
     """Labelled examples.

@@ -142,8 +142,8 @@ def _check_axes(space: SearchSpace) -> None:
         raise ConfigError(
             "objective.search_space", list(space.names), f"the axes {', '.join(AXES)}"
         )
-    for axis in space.axes:
-        key = f"objective.search_space.{axis.name}"
+    for index, axis in enumerate(space.axes):
+        key = f"objective.search_space[{index}]"
         is_integer = isinstance(axis, IntegerAxis)
         if not axis.is_splittable or is_integer != (axis.name == "batch_size"):
             wanted = "integer or log_integer" if axis.name == "batch_size" else "float or log_float"

@@ -12,6 +12,9 @@ from typing import Any
 Guarantee = Mapping[str, Any]
 
 SEEDED_NOTICE = "seeded run: not a release"
+NOTHING_SHARED = (
+    "Nothing was shared: each client searched by itself (this simulation saw all of it)"
+)
 _BETWEEN = "; "  # stands between the reasons of one guarantee
 
 _ADVERSARIES = {
@@ -90,6 +93,24 @@ def is_seeded(summary: Mapping[str, Any] | None, privacy: Iterable[Guarantee] | 
     """
     entries = [*([summary] if summary else []), *(privacy or [])]
     return any(entry.get("randomness") == "seeded" for entry in entries)
+
+
+def shares_nothing(summary: Mapping[str, Any] | None) -> bool:
+    """Tell whether the clients of a seeded search shared nothing: there is no noise to speak of."""
+    get = (summary or {}).get
+    is_alone = get("control") == "no_sharing" and get("num_releases") == 0
+    return is_alone and get("randomness") == "seeded"
+
+
+def list_shown(
+    summary: Mapping[str, Any] | None, privacy: Iterable[Guarantee] | None
+) -> list[Guarantee]:
+    """Return the guarantees that there is something to say of; parameters as of `is_seeded`.
+
+    Where nothing is shared those of the search itself are left out, not those of its evaluations.
+    """
+    is_left_out = ("model_user", "server") if shares_nothing(summary) else ()
+    return [each for each in privacy or [] if each.get("adversary") not in is_left_out]
 
 
 def describe_adversary(guarantee: Guarantee, of_search: bool = False) -> str:

@@ -12,7 +12,7 @@ from fl_app.report.markup import Markup, element, join, table
 from fl_app.report.page_style import STYLE_SHEET
 from fl_app.report.plots import render_svg
 from fl_app.report.privacy_section import write_banners, write_guarantees
-from fl_app.report.published import PUBLISHED_HEADERS, list_published
+from fl_app.report.published import PUBLISHED_HEADERS, explain_missing, list_published
 from fl_app.report.results_section import add_up, name_strategy, write_headlines, write_results
 from fl_app.report.rounds_section import write_rounds
 from fl_app.report.run_folder import RunFolder
@@ -153,10 +153,12 @@ def _write_charts(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
 
 
 def _write_published(run: RunFolder) -> Markup:
-    rows = list_published(run.summary)
-    if not rows:
+    rows, missing = list_published(run.summary), explain_missing([run.summary])
+    if not rows and not missing:
         return Markup()
-    return join([element("h2", "Beside the published results"), table(PUBLISHED_HEADERS, rows)])
+    parts = [table(PUBLISHED_HEADERS, rows)] if rows else []
+    parts += [element("p", missing, class_="soft small")] if missing else []
+    return join([element("h2", "Beside the published results"), *parts])
 
 
 def _write_differences(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fl_app.report.formats import MISSING, format_delta, format_epsilon
 from fl_app.report.guarantees import (
+    NOTHING_SHARED,
     Guarantee,
     Status,
     describe_adversary,
@@ -14,6 +15,8 @@ from fl_app.report.guarantees import (
     explain_failures,
     is_seeded,
     judge_guarantee,
+    list_shown,
+    shares_nothing,
 )
 from fl_app.report.markup import Markup, element, join, table
 from fl_app.report.run_folder import RunFolder
@@ -24,6 +27,14 @@ TONES = {
     Status.INVALID: "bad",
     Status.NONE: "bad",
 }
+_SEEDED_TRAINING = (
+    "The noise can be computed again from the seed: share the numbers, not the model."
+)
+_SEEDED_SEARCH = (
+    "The noise can be computed again from the seed, so what was released (the shared function and "
+    "its best point) hides nobody; and this simulation has gathered each client's points and "
+    "values. Where the data are private, share neither, nor pictures of them."
+)
 _HOW_TO_READ = join(
     [
         "How to read ε and δ: take anything this adversary could see. Its probability with the "
@@ -51,20 +62,20 @@ def write_banners(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup:
         A banner for seeded runs and one for runs without a guarantee, each with the names of the
         runs it speaks of if the page shows several; nothing if neither applies.
     """
-    seeded = []
+    seeded: dict[str, list[str]] = {}
     bare = []
     for run, label in zip(runs, labels, strict=True):
         prefix = f"{label}: " if len(runs) > 1 else ""
-        if is_seeded(run.summary, run.privacy):
-            seeded.append(label)
-        if run.privacy is not None and _lacks_guarantee(run.privacy):
-            reasons = explain_failures(run.privacy)
+        shown = list_shown(run.summary, run.privacy)
+        if is_seeded(run.summary, run.privacy) and not shares_nothing(run.summary):
+            seeded.setdefault(_SEEDED_SEARCH if run.search else _SEEDED_TRAINING, []).append(label)
+        if run.privacy is not None and not shares_nothing(run.summary) and _lacks_guarantee(shown):
+            reasons = explain_failures(shown)
             bare.append(prefix + (" ".join(reasons) or explain_failure(None)))
     banners = []
-    if seeded:
-        text = "The noise can be computed again from the seed: share the numbers, not the model."
-        which = [f"In this state: {'; '.join(seeded)}."] if len(runs) > 1 else []
-        banners.append(_banner("warn", Status.SEEDED, [text, *which]))
+    for text, which in seeded.items():
+        named = [f"In this state: {'; '.join(which)}."] if len(runs) > 1 else []
+        banners.append(_banner("warn", Status.SEEDED, [text, *named]))
     if bare:
         banners.append(_banner("bad", Status.NONE, bare))
     return join(banners)
@@ -95,7 +106,7 @@ def write_guarantees(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup
     Markup
         A table, one line a run and adversary, with what is assumed and what does not hold.
     """
-    every = [guarantee for run in runs for guarantee in run.privacy or []]
+    every = [each for run in runs for each in list_shown(run.summary, run.privacy)]
     shared = _find_shared_assumptions(every)
     headers = ["Run"] if len(runs) > 1 else []
     headers += ["Against", "What is protected", "ε", "δ", "Status"]
@@ -113,16 +124,18 @@ def write_guarantees(runs: Sequence[RunFolder], labels: Sequence[str]) -> Markup
 
 
 def _guarantee_rows(run: RunFolder, shared: Sequence[str]) -> list[list[object]]:
-    if run.privacy:
+    if shown := list_shown(run.summary, run.privacy):
         return [
             [
                 *_guarantee_cells(each, run.search is not None),
                 _write_list(_list_assumptions(each, without=shared)),
             ]
-            for each in run.privacy
+            for each in shown
         ]
     if run.privacy is None:
         verdict: object = "not written yet"
+    elif shares_nothing(run.summary):
+        verdict = NOTHING_SHARED
     else:
         verdict = element("span", Status.NONE.value, class_=f"tag {TONES[Status.NONE]}")
     return [[MISSING, MISSING, MISSING, MISSING, verdict, MISSING]]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +22,7 @@ _WORDS = {
 
 
 def list_published(summary: Mapping[str, Any] | None) -> list[list[str]]:
-    """Write what a summary says of published results, a row each under `PUBLISHED_HEADERS`."""
+    """Write the published results that a run has a value beside, under `PUBLISHED_HEADERS`."""
     return [
         [
             _WORDS.get(str(each.get("quantity")), str(each.get("quantity"))),
@@ -29,11 +30,34 @@ def list_published(summary: Mapping[str, Any] | None) -> list[list[str]]:
             *(_write(each.get(key)) for key in ("published", "ours")),
             _write(each.get("difference"), "+"),
         ]
-        for each in (summary or {}).get("published") or []
+        for each in _read_published(summary)
+        if each.get("ours") is not None
     ]
 
 
-def published_table(runs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Table | None:
+def explain_missing(summaries: Sequence[Mapping[str, Any] | None]) -> str:
+    """Say of which published results no run has a value; nothing if there are none."""
+    every = [each for summary in summaries for each in _read_published(summary)]
+    known = {_identify(each) for each in every if each.get("ours") is not None}
+    missing = [each for each in every if _identify(each) not in known]
+    rounds = dict.fromkeys(format_count(each.get("round")) for each in missing)
+    if not rounds:
+        return ""
+    beside = ", too" if known else ""
+    return f"Published{beside}, without a value of ours: round {', '.join(rounds)}."
+
+
+def _read_published(summary: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    return (summary or {}).get("published") or []
+
+
+def _identify(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(map(row.get, ("quantity", "round", "published")))
+
+
+def published_table(
+    runs: Sequence[tuple[str, Mapping[str, Any] | None]],
+) -> RenderableType | None:
     """Lay out the results of runs beside published ones.
 
     Parameters
@@ -44,16 +68,17 @@ def published_table(runs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Tab
 
     Returns
     -------
-    rich.table.Table or None
+    rich renderable or None
         A line for each published value and label: of several runs the mean, with its confidence
-        interval. None if there is none.
+        interval; and one for those that no run has a value beside. None if nothing was published.
     """
     groups: dict[str, list[Mapping[str, Any] | None]] = {}
     for label, summary in runs:
         groups.setdefault(label, []).append(summary)
     lines = [(label, row) for label, group in groups.items() for row in _list_group(group)]
+    missing = explain_missing([summary for _, summary in runs])
     if not lines:
-        return None
+        return Text(missing) if missing else None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names = ("Job",) if len(runs) > 1 else ()
     for name in (*names, *PUBLISHED_HEADERS):
@@ -66,7 +91,7 @@ def published_table(runs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Tab
             "published has an error of its own."
         )
         table.caption_justify = "left"
-    return table
+    return Group(table, Text(missing)) if missing else table
 
 
 def _list_group(group: Sequence[Mapping[str, Any] | None]) -> list[list[str]]:
@@ -75,17 +100,16 @@ def _list_group(group: Sequence[Mapping[str, Any] | None]) -> list[list[str]]:
         return list_published(group[0])
     found: dict[tuple[Any, ...], list[float]] = {}
     for summary in group:
-        for each in (summary or {}).get("published") or []:
-            values = found.setdefault(tuple(map(each.get, ("quantity", "round", "published"))), [])
-            values += [] if each.get("ours") is None else [each["ours"]]
+        for each in _read_published(summary):
+            if each.get("ours") is not None:
+                found.setdefault(_identify(each), []).append(each["ours"])
     rows = []
     for (quantity, at, published), values in found.items():
-        estimate = estimate_mean(values) if values else None
-        ours = None if estimate is None else estimate.mean
-        difference = None if ours is None or published is None else ours - published
-        mean = {"quantity": quantity, "round": at, "published": published, "ours": ours}
+        estimate = estimate_mean(values)
+        difference = None if published is None else estimate.mean - published
+        mean = {"quantity": quantity, "round": at, "published": published, "ours": estimate.mean}
         (row,) = list_published({"published": [{**mean, "difference": difference}]})
-        if estimate is not None and estimate.half_width is not None:
+        if estimate.half_width is not None:
             row[-1] += f" ± {estimate.half_width:.4f}"
         rows.append(row)
     return rows

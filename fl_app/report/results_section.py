@@ -59,7 +59,7 @@ def _list_search_cards(run: RunFolder) -> list[Markup]:
     best, regret = _latest(run, "best_value_mean"), _latest(run, "simple_regret_mean")
     worst = write_value(_latest(run, "best_value_worst"))
     worst_regret = write_value(_latest(run, "simple_regret_worst"))
-    noise = _latest(run, "noise_multiplier")
+    releases, noise = _latest(run, "num_releases"), _latest(run, "noise_multiplier")
     return [
         _card(
             "Best value, mean over agents",
@@ -74,8 +74,8 @@ def _list_search_cards(run: RunFolder) -> list[Markup]:
         _write_epsilon_card(run),
         _card(
             "Releases",
-            format_count(_latest(run, "num_releases")),
-            "" if noise is None else f"noise multiplier {format_number(noise)}",
+            format_count(releases),
+            "" if noise is None or releases == 0 else f"noise multiplier {format_number(noise)}",
         ),
         _card("Uplink, all agents", format_bytes(_total_uplink(run))),
         _card("Time", format_duration(_latest(run, "wall_seconds"))),

@@ -8,6 +8,7 @@ from fl_app.report.run_folder import RunFolder
 
 _LONGEST_LABEL = 40
 _PUBLISHED = "published."
+_OBJECTIVE, _OBJECTIVE_NAME = "objective.", "objective.name"
 
 
 def list_settings(config_text: str | None) -> dict[str, str]:
@@ -68,6 +69,25 @@ def find_differences(runs: Sequence[RunFolder]) -> list[dict[str, str]]:
     keys = list(dict.fromkeys(key for each in settings for key in each))
     differing = [key for key in keys if len({each.get(key) for each in settings}) > 1]
     return [{key: each[key] for key in differing if key in each} for each in settings]
+
+
+def name_objectives(runs: Sequence[RunFolder]) -> list[list[str]]:
+    """Say what tells the objectives of searches apart, whose values are no match for each other.
+
+    Returns
+    -------
+    list of list of str
+        For each run ``key=value``: the objective's name or, where that is the same, the settings of
+        it that differ and are short.
+    """
+    found = [
+        {key: value for key, value in each.items() if key.startswith(_OBJECTIVE)}
+        for each in find_differences(runs)
+    ]
+    if any(_OBJECTIVE_NAME in each for each in found):
+        return [[f"objective={each.get(_OBJECTIVE_NAME, '')}"] for each in found]
+    long = {key for each in found for key, value in each.items() if len(value) > _LONGEST_LABEL}
+    return [[f"{key}={value}" for key, value in each.items() if key not in long] for each in found]
 
 
 def label_runs(runs: Sequence[RunFolder]) -> list[str]:

@@ -27,7 +27,7 @@ def list_search_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     multiplier = get("noise_multiplier")
     noise = describe_noise_share(get("noise_share"), bool(get("mostly_noise")))
     releases = format_count(get("num_releases"))
-    if multiplier is not None:
+    if multiplier is not None and get("num_releases") != 0:
         releases += f" (noise multiplier {format_number(multiplier)})"
     return [
         ("Objective", str(get("objective") or MISSING)),

@@ -56,14 +56,14 @@ def spending_table(
             *(Text(each.run), str(each.client), Text(each.method)),
             *(each.unit or MISSING, each.neighboring_relation or MISSING),
             _PLACES[each.noise_at],
-            *(str(each.num_releases), _write_epsilon(each.declared_epsilon)),
-            *(_write_epsilon(each.epsilon), format_delta(each.delta)),
+            *(str(each.num_releases), write_epsilon(each.declared_epsilon)),
+            *(write_epsilon(each.epsilon), format_delta(each.delta)),
         )
     table.add_section()
     epsilon = math.fsum(each.epsilon for each in spent)
     delta = min(1.0, math.fsum(each.delta for each in spent))
     count = str(sum(each.num_releases for each in spent))
-    table.add_row("all runs", *[""] * 5, count, "", _write_epsilon(epsilon), format_delta(delta))
+    table.add_row("all runs", *[""] * 5, count, "", write_epsilon(epsilon), format_delta(delta))
     if (max_epsilon, max_delta) != (None, None):
         limits = (max_epsilon, max_delta)
         shown = [MISSING if each is None else f"{each:g}" for each in limits]
@@ -72,5 +72,6 @@ def spending_table(
     return Group(table, *(Text(each) for each in notes))
 
 
-def _write_epsilon(epsilon: float) -> str:
+def write_epsilon(epsilon: float) -> str:
+    """Write an epsilon of the ledger, which may be infinite."""
     return format_epsilon(epsilon) if math.isfinite(epsilon) else "∞"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -22,6 +22,7 @@ from fl_app.report.formats import (
     format_share,
 )
 from fl_app.report.guarantees import (
+    NOTHING_SHARED,
     SEEDED_NOTICE,
     Guarantee,
     Status,
@@ -30,18 +31,15 @@ from fl_app.report.guarantees import (
     explain_failures,
     is_seeded,
     judge_guarantee,
+    list_shown,
+    shares_nothing,
 )
 from fl_app.report.run_folder import is_search
 from fl_app.report.search_tables import list_search_facts, write_value
 
-if TYPE_CHECKING:
-    from fl_app.device_state import ClientEntry, OwnBest
-
 __all__ = [
-    "best_table",
     "format_delta",
     "format_epsilon",
-    "ledger_table",
     "print_tables",
     "summary_table",
     "sweep_table",
@@ -108,15 +106,18 @@ def summary_table(
     for name, value in _list_facts(summary):
         facts.add_row(name, Text(value))
     parts: list[RenderableType] = [facts, Text()]
-    guarantees = list(privacy or [])
+    guarantees = list_shown(summary, privacy)
+    is_alone = shares_nothing(summary)
     if guarantees:
         parts.append(_guarantee_table(guarantees, is_search(summary)))
-    else:
+    if is_alone:
+        parts.append(Text(NOTHING_SHARED))
+    elif not guarantees:
         parts.append(Text(Status.NONE.value, style=_STYLES[Status.NONE]))
     # One reason may concern several adversaries: say it once.
     reasons = explain_failures(guarantees)
     is_said = any(reason.startswith(SEEDED_NOTICE.partition(":")[0]) for reason in reasons)
-    if is_seeded(summary, guarantees) and not is_said:
+    if is_seeded(summary, guarantees) and not is_said and not is_alone:
         parts.append(Text(f"! {SEEDED_NOTICE}", style=_STYLES[Status.SEEDED]))
     parts += [Text(f"! {reason}") for reason in reasons]
     if summary.get("left_out"):
@@ -184,7 +185,7 @@ def _guarantee_table(guarantees: Sequence[Guarantee], of_search: bool) -> Table:
 
 
 def sweep_table(
-    jobs: Sequence[tuple[Sequence[str], Mapping[str, Any] | None]],
+    jobs: Sequence[tuple[Sequence[str], Mapping[str, Any] | str | None]],
 ) -> Table:
     """Lay out the jobs of a sweep, one line each.
 
@@ -192,7 +193,7 @@ def sweep_table(
     ----------
     jobs : sequence of (overrides, summary)
         `overrides` are Hydra's, each ``key=value``; `summary` is the content of the job's
-        ``summary.json``, or ``None`` if the job failed.
+        ``summary.json``, a text that stands in its place, or ``None`` if the job failed.
 
     Returns
     -------
@@ -202,47 +203,26 @@ def sweep_table(
         were swept.
     """
     settings = [_split_overrides(overrides) for overrides, _ in jobs]
+    known = [None if isinstance(summary, str) else summary for _, summary in jobs]
     keys = _choose_keys(settings)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Job", justify="right")
     for key in keys:
         table.add_column(Text(key))
-    kinds = {is_search(summary) for _, summary in jobs if summary is not None} or {False}
+    kinds = {is_search(summary) for summary in known if summary is not None} or {False}
     columns = [name for name, kind in _RESULTS.items() if kind is None or kind in kinds]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for number, (values, (_, summary)) in enumerate(zip(settings, jobs, strict=True)):
+    for number, (values, (_, given)) in enumerate(zip(settings, jobs, strict=True)):
         chosen = [Text(values.get(key, "")) for key in keys]
-        found = _list_results(summary)
-        cells = [found[name] for name in columns] if found else [Text("failed", style="bold red")]
+        found = _list_results(known[number])
+        instead = Text(given if isinstance(given, str) else "failed", style="bold red")
+        cells = [found[name] for name in columns] if found else [instead]
         table.add_row(str(number), *chosen, *cells)
-    if any(is_seeded(summary, None) for _, summary in jobs):
+    if any(is_seeded(each, None) and not shares_nothing(each) for each in known):
         table.caption = Text(f"At least one {SEEDED_NOTICE}")
         table.caption_justify = "left"
     return table
-
-
-def ledger_table(entries: Sequence[ClientEntry]) -> RenderableType:
-    """Return what each client has answered, and how often it was charged."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("Run", "Client", "Method", "Last round", "Participations"):
-        table.add_column(heading, justify="left" if heading in ("Run", "Method") else "right")
-    for run, client, entry in entries:
-        counts = (str(entry.last_round), str(entry.participations))
-        table.add_row(Text(run), str(client), Text(entry.method), *counts)
-    return table
-
-
-def best_table(rows: Sequence[OwnBest]) -> RenderableType:
-    """Return the best point of each client in each search, and what its numbers mean."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("Run", "Client", "Evaluations", "Best value", "Point"):
-        table.add_column(heading, justify="left" if heading in ("Run", "Point") else "right")
-    for run, client, count, best in rows:
-        point = "  ".join(f"{each:.6g}" for each in best.point)
-        table.add_row(Text(run), str(client), str(count), f"{best.value:.8g}", Text(point))
-    note = "Point: a number an axis, in the order of the search space, 0 at its low and 1 at its "
-    return Group(table, Text(f"{note}high end (of the logarithm, where an axis is logarithmic)."))
 
 
 def _choose_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -16,6 +16,8 @@ Beyond 1 noise is the longer of the two, whatever clients hold, and as a rule tw
 sums reach about half of what is possible. Below it the default settings gain in trials, and beyond
 it gains are small or not to be told from none.
 """
+# With fewer there is hardly a function left to share.
+_FEWEST_FEATURES = 4
 
 
 def bound_noise_share(parameters: DpFtsDeParameters, server_round: int) -> float | None:
@@ -76,10 +78,12 @@ def warn_of_noise(parameters: DpFtsDeParameters, num_rounds: int) -> str | None:
         f"a noise multiplier of at most {z / excess:.3g} instead of {z:.3g} (a larger epsilon)",
         f"at most {fewer} features instead of {size} (num_random_features, a longer lengthscale)",
     ]
+    # Never rounded to the limit itself.
+    told = next(text for d in range(2, 18) if float(text := f"{share:.{d}g}") > MOST_NOISE)
     return (
-        f"what clients share will be mostly noise: its norm is {share:.2g} times that of the "
+        f"what clients share will be mostly noise: its norm is {told} times that of the "
         f"largest sum that {count} clients can have. What brings it down to {MOST_NOISE:g}: "
-        f"{'; or '.join(ways if fewer else ways[:2])}"
+        f"{'; or '.join(ways if fewer >= _FEWEST_FEATURES else ways[:2])}"
     )
 
 

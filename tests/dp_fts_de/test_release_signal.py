@@ -105,9 +105,11 @@ def test_a_run_whose_releases_are_mostly_noise_is_told_what_would_help() -> None
 
 
 def test_where_fewer_features_cannot_help_they_are_not_named() -> None:
-    text = warn_of_noise(make_parameters(num_agents=1, noise_multiplier=5.0), 31)
-    assert text is not None
-    assert "features" not in text
+    for agents, named in ((1, False), (4, False), (5, True)):
+        text = warn_of_noise(make_parameters(num_agents=agents, noise_multiplier=2.2), 31)
+        assert text is not None
+        # (N / z)^2: 0, 3 and 5.
+        assert ("features instead" in text) == named
 
 
 def test_what_shares_nothing_is_not_warned_of_noise() -> None:

@@ -12,7 +12,7 @@ import yaml
 from fl_app import cli
 from fl_app.conf_folder import find_conf
 from fl_app.errors import ConfigError
-from fl_app.hydra_jobs import RunWords, parse_words
+from fl_app.run_words import RunWords, parse_words
 from tests.fl_app.ended import assert_refused, list_files
 from tests.fl_app.test_mnist import encode, make_contents, write
 

@@ -159,11 +159,11 @@ def change(index, **keys):
     [
         (AXES[:2], r": \['learning_rate', 'weight_decay'\]; allowed: the axes learning_rate, we"),
         (change(0, name="rate"), r": \['rate', "),
-        (change(0, kind="log_integer", low=1, high=2), r"\.learning_rate\.kind: 'log_integer'"),
-        (change(0, kind="float", low=0), r"\.learning_rate\.low: 0.0; allowed: a number > 0"),
-        (change(1, low=-0.1), r"\.weight_decay\.low: -0.1; allowed: a number >= 0"),
-        (change(2, kind="float", low=1.0), r"\.batch_size\.kind: 'float'; allowed: integer or log"),
-        (change(2, kind="integer", low=0), r"\.batch_size\.low: 0.0; allowed: a number >= 1"),
+        (change(0, kind="log_integer", low=1, high=2), r"\[0\]\.kind: 'log_integer'"),
+        (change(0, kind="float", low=0), r"\[0\]\.low: 0.0; allowed: a number > 0"),
+        (change(1, low=-0.1), r"\[1\]\.low: -0.1; allowed: a number >= 0"),
+        (change(2, kind="float", low=1.0), r"\[2\]\.kind: 'float'; allowed: integer or log"),
+        (change(2, kind="integer", low=0), r"\[2\]\.low: 0.0; allowed: a number >= 1"),
     ],
 )
 def test_other_axes_are_refused(axes, message):
@@ -173,7 +173,7 @@ def test_other_axes_are_refused(axes, message):
 
 def test_choices_of_numbers_are_refused():
     axes = [*AXES[:2], {"name": "batch_size", "kind": "choice", "values": [4, 8]}]
-    with pytest.raises(ConfigError, match=r"batch_size\.kind: 'choice'"):
+    with pytest.raises(ConfigError, match=r"search_space\[2\]\.kind: 'choice'"):
         load(axes=axes)
 
 

@@ -223,7 +223,10 @@ def test_comments_name_the_allowed_words(name):
         ({**USER, "path": "a.b"}, r"objective\.path: 'a.b'"),
         ({**USER, "low": 1}, r"objective\.high: 1.0; allowed: .*objective.low = 1"),
         ({**USER, "search_space": []}, r"search_space: \[\]; allowed: a list of 1 to 64 axes"),
-        ({**USER, "search_space": AXES * 2}, r"search_space: 'x'; allowed: each name once"),
+        (
+            {**USER, "search_space": AXES * 2},
+            r"search_space\[1\].name: 'x'; allowed: each name once",
+        ),
         (
             {**USER, "search_space": [{**AXES[0], "high": "1"}]},
             r"objective\.search_space\[0\]\.high: '1'",
@@ -331,7 +334,7 @@ def test_a_user_s_function_that_fails_is_a_failed_observation(own, name, reason)
         ("good", "missing_", "no module missing_own_objective.* is installed here"),
         ("good", "broken_", "importing broken_.* raised OSError: at import"),
         ("better", "", "a name that own_objective_.* has is needed"),
-        ("NUMBER", "", "a function is needed, not a int"),
+        ("NUMBER", "", r"a function is needed \(this is a value of type int\)"),
         ("one_argument", "", r"a function of \(point: dict, agent: int\).*too many positional"),
         ("three_arguments", "", r"a function of \(point: dict, agent: int\).*'data'"),
     ],

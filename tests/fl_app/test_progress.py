@@ -243,5 +243,13 @@ def test_a_search_tells_its_best_value_and_its_releases(tmp_path):
     with show_progress(tmp_path, 20, terminal.console):
         append(tmp_path, 3, **nothing, best_value_mean=0.8125, num_releases=2)
     text = terminal.close()
-    assert "best value 0.8125  releases 2" in text
+    assert "best value 0.8125  2 releases so far" in text
     assert "accuracy" not in text
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (1, "1 release so far  "), (None, "")])
+def test_releases_are_a_sum_and_said_to_be(tmp_path, count, words):
+    file = Pipe()
+    with show_progress(tmp_path, 20, Console(file=file)):
+        append(tmp_path, 3, test_accuracy=None, test_loss=None, num_releases=count)
+    assert file.there == f"round 3/20  {words}up 2.05 kB  epsilon 3.00\n"

@@ -86,15 +86,25 @@ def test_the_rows_are_written_for_a_reader(capsys):
     assert list_published(summary) == [
         ["Loss on all training records", "2", "0.9000", "1.0000", "+0.1000"],
         ["Test accuracy", "4", "0.7000", "0.6500", "-0.0500"],
-        ["Loss on all training records", "9", "0.5000", "–", "–"],
     ]
     assert list_published({}) == list_published(None) == []
     assert published_table([("0", {}), ("1", None)]) is None
     print_tables(published_table([("0", summary), ("1", summary)]))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "Test acc" in line]
+    output = capsys.readouterr().out
+    assert output.count("Published, too, without a value of ours: round 9.") == 1
+    assert "–" not in output
+    lines = [line.split() for line in output.splitlines() if "Test acc" in line]
     assert lines == [
         [job, "Test", "accuracy", "4", "0.7000", "0.6500", "-0.0500"] for job in ("0", "1")
     ]
+    # What one job of two has is not missing; of a run that was too short there is one line.
+    late = {"published": [*COMPARED[:2], COMPARED[2] | {"ours": 0.6, "difference": 0.1}]}
+    print_tables(published_table([("0", summary), ("1", late)]))
+    assert "without a value" not in capsys.readouterr().out
+    short = [each | {"ours": None, "difference": None} for each in COMPARED]
+    print_tables(published_table([("", {"published": short})]))
+    output = capsys.readouterr().out
+    assert output == "Published, without a value of ours: round 2, 4, 9.\n"
 
 
 def test_the_page_shows_both(tmp_path):
@@ -104,6 +114,7 @@ def test_the_page_shows_both(tmp_path):
     page = Page(write_report(run, tmp_path / "report.html"))
     assert "Beside the published results" in page.text
     assert "Loss on all training records 2 0.9000 1.0000 +0.1000" in page.text
+    assert "Published, too, without a value of ours: round 9." in page.text
     by_round, by_uplink = (
         {curve.label: curve for curve in chart.curves}
         for chart in list_charts([run], ["run"])

@@ -10,7 +10,7 @@ from scipy import stats
 from fl_app.report import read_run_folder
 from fl_app.report.matched_searches import Comparison, compare_searches
 from fl_app.report.paired_differences import MeanEstimate
-from fl_app.report.printing import print_searches, print_sweep
+from fl_app.report.printing import SweepJob, print_searches, print_sweep
 from fl_app.report.search_arms import average_best, group_arms, track_best
 from fl_app.report.search_tables import explain_paired, list_paired, paired_table
 from fl_app.report.tables import print_tables, summary_table, sweep_table
@@ -340,7 +340,13 @@ def test_a_sweep_has_the_columns_of_what_it_ran():
 
 def test_what_is_printed_of_several_runs(tmp_path, capsys):
     runs = [search(tmp_path / control, control=control) for control in ("none", "random")]
-    print_sweep([(["strategy.control=none"], runs[0]), (["a=1"], None), (["b=1"], runs[1])])
+    print_sweep(
+        [
+            SweepJob(["strategy.control=none"], runs[0]),
+            SweepJob(["a=1"], None, is_failed=True),
+            SweepJob(["b=1"], runs[1]),
+        ]
+    )
     swept = capsys.readouterr().out
     assert "failed" in swept
     assert "A harmed" in swept

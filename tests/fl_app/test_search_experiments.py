@@ -186,15 +186,15 @@ def test_a_search_stands_beside_what_was_published_with_the_mean_over_seeds(
     )
     assert ended.code == 0, ended.errors
     rows = [line for line in ended.output.splitlines() if "1 − best value" in line]
-    # After 6 iterations there are three of the curve's values, and no last one.
+    # After 6 iterations there are three of the curve's values, and no last one of either row.
     pattern = r"^ *(0–1|2–3) .*agents +(\d+) +(\S+) +(\S+) +(.*\S)"
     found = [re.findall(pattern, row)[0] for row in rows]
+    reached = {t: error for t, error in CURVE.items() if t <= 6}
     assert [each[:3] for each in found] == [
-        *(("0–1", str(t + 1), f"{error:.4f}") for t, error in CURVE.items()),
-        ("0–1", "61", "0.2375"),
-        ("2–3", "61", "0.2332"),
+        ("0–1", str(t + 1), f"{error:.4f}") for t, error in reached.items()
     ]
-    assert [each[3] == "–" for each in found] == [False] * 3 + [True] * 7
+    later = ", ".join(str(t + 1) for t in CURVE if t > 6)
+    assert f"Published, too, without a value of ours: round {later}" in ended.output
     best = [
         json.loads(line)["best_value_mean"]
         for job in (0, 1)

@@ -118,7 +118,7 @@ def change(content, path, value):
         ("best_point.json", ["format_version"], 2, "format_version is 2"),
         ("best_point.json", ["search_space"], {}, "search_space must be a list"),
         ("best_point.json", ["search_space", 0], [], "search_space must be a list of objects"),
-        ("best_point.json", ["search_space", 0, "low"], 99, "search_space.C.high"),
+        ("best_point.json", ["search_space", 0, "low"], 99, r"search_space\[0\].high: 10.0; "),
         ("best_point.json", ["search_space", 1, "name"], "C", "each name once"),
         ("best_point.json", ["search_space", 1, "kind"], "real", "kind"),
         ("best_point.json", ["agents"], None, "agents must be a list"),

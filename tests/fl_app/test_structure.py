@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_app.errors import ConfigError, show, unknown_key
+from fl_app.errors import ConfigError, list_choices, show, unknown_key
 from fl_app.structure import build
 
 
@@ -73,6 +73,11 @@ WRONG = [
     ({"count": 1, "inner": None}, "inner: null; allowed: a group of keys"),
     ({"count": 1, "inner": 3}, "inner: 3; allowed: a group of keys"),
     ({"count": 1, "inner": {"kind": "three"}}, "inner.kind: 'three'; allowed: one or two"),
+    # What the wrong choice makes unknown is not blamed.
+    (
+        {"count": 1, "inner": {"other": 1, "kind": "three"}},
+        "inner.kind: 'three'; allowed: one or two",
+    ),
     ({"count": 1, "inner": {"kind": ["one"]}}, "inner.kind: ['one']; allowed: one or two"),
     ({"count": 1, "inner": {"kind": False}}, "inner.kind: false; allowed: one or two"),
     ({"count": 1, "inner": {"rate": 101}}, "inner.rate: 101.0; at most 100 is needed"),
@@ -141,6 +146,29 @@ def test_a_suggestion_from_elsewhere_is_the_second_choice():
         unknown_key("target_eps", ["seed"], "", keys)
     )
     assert "did you mean" not in str(unknown_key("xyz", ["seed"], "", keys))
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *(("rum", "run"), ("minst", "mnist"), ("landmin", "landmine"), ("synth", "synthetic")),
+        *(("epsilon", "target_epsilon"), ("fedpaq", "dp_fedpaq")),
+        *(("mine", None), ("raining", None)),
+    ],
+)
+def test_only_what_is_near_is_suggested(word, meant):
+    """A word of one's own that happens to lie within another is not a slip."""
+    known = [
+        "run",
+        "mnist",
+        "landmine",
+        "synthetic",
+        "target_epsilon",
+        "dp_fedpaq",
+        "local_training",
+    ]
+    suggested = f"; did you mean {meant}?" if meant else ""
+    assert list_choices(word, known) == ", ".join(known) + suggested
 
 
 def test_values_are_shown_as_yaml_writes_them():

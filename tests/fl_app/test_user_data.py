@@ -122,7 +122,7 @@ BROKEN = {
     "quotes": r"raised ValueError \(--debug shows where\)$",
     "opens": "raised FileNotFoundError: .*absent.csv",
     "no_arguments": r"raised TypeError \(--debug shows where\)$",
-    "FEATURES": "a function is needed, not a ndarray",
+    "FEATURES": r"a function is needed \(this is a value of type ndarray\)",
     "absent": "a name that .* has is needed",
 }
 
