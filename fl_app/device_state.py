@@ -227,7 +227,9 @@ def list_entries(folder: Path) -> list[ClientEntry]:
 
 
 def list_best(folder: Path) -> list[OwnBest]:
-    """Return each client's best observation in each search, in their order; errors as above.
+    """Return each client's best observation in each search; errors as above.
+
+    Searches come in the order in which they began, clients in that of their numbers.
 
     They are secrets of the folder's owner.
     """
@@ -237,9 +239,10 @@ def list_best(folder: Path) -> list[OwnBest]:
         found: dict[tuple[str, int], list[Observation]] = {}
         for run, client, content in rows:
             found.setdefault((run, client), []).append(_read_observation(content, folder))
+    runs = {run: place for place, run in enumerate(dict.fromkeys(run for run, _ in found))}
     return [
         OwnBest(*whose, len(seen), max(seen, key=lambda each: each.value))
-        for whose, seen in found.items()
+        for whose, seen in sorted(found.items(), key=lambda item: (runs[item[0][0]], item[0][1]))
     ]
 
 

@@ -70,5 +70,5 @@ def best_table(rows: Sequence[OwnBest], space: SearchSpace | None = None) -> Ren
         else:
             values = space.decode(np.array(best.point)).values()
             point = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in values]
-        table.add_row(Text(run), str(client), str(count), f"{best.value:.8g}", *map(Text, point))
+        table.add_row(Text(run), str(client), str(count), f"{best.value:.6g}", *map(Text, point))
     return Group(table, Text(_UNIT_CUBE)) if space is None else table

@@ -62,19 +62,22 @@ def test_the_example_works_as_pasted(pasted: Path) -> None:
     privacy = json.loads((folder / "privacy.json").read_text())["guarantees"]
     assert privacy[0]["valid"]
     assert privacy[0]["epsilon"] <= 5.0
+    (line,) = re.findall(r"^    fl-app (ledger tuned .+)$", README, re.M)
     printed = subprocess.run(
-        [sys.executable, "-c", block("own best points", "python")],
+        [sys.executable, "-m", "fl_app.cli", *shlex.split(line)],
         cwd=pasted,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=True,
-    ).stdout.splitlines()
-    assert len(printed) == 10
-    values = [float(line.split()[1]) for line in printed]
+    ).stdout
+    assert "learning_rate" in printed
+    rows = [line.split() for line in printed.splitlines() if line.startswith("  simulated ")]
+    assert len(rows) == 10
+    assert [int(row[1]) for row in rows] == list(range(10))
+    values = [float(row[-3]) for row in rows]
     # Ten classes: a rate of learning that does not learn reaches a tenth.
     assert sum(values) / 10 > 0.6
-    assert "'learning_rate': " in printed[0]
 
 
 @pytest.mark.slow
