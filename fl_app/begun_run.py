@@ -8,14 +8,14 @@ from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import ConfigError
-from fl_app.run_name import NAME_FILE, read_name
-from fl_app.run_store import (
+from fl_app.run_files import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     METRICS_FILE,
     QUERIES_FILE,
     SUMMARY_FILE,
 )
+from fl_app.run_name import NAME_FILE, read_name
 from fl_app.settings import RunSettings
 
 

@@ -153,7 +153,7 @@ def _ledger(words: list[str], debug: bool) -> int:
     from fl_app.device_state import STATE_FILE, list_best, list_entries
     from fl_app.report.ledger_tables import best_table, ledger_table
     from fl_app.report.tables import print_tables
-    from fl_app.run_store import CHECKPOINT_FOLDER
+    from fl_app.run_files import CHECKPOINT_FOLDER
 
     given, best = len(words) >= 2 and words[0] == "--state-dir", words[1:] == ["--best"]
     if not given and (not (best or len(words) == 1) or words[0].startswith("-")):

@@ -124,7 +124,7 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
     """
     from fl_app.named_code import CODE_KEYS, keep_to_named_code
     from fl_app.run_config import build_settings, read_run_config
-    from fl_app.run_store import CONFIG_FILE
+    from fl_app.run_files import CONFIG_FILE
 
     names = {word: word.lstrip("+").partition("=")[0] for word in expand_home(overrides)}
     groups = {word: name.partition(".")[0] for word, name in names.items()}

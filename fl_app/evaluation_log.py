@@ -6,6 +6,7 @@ run's folder (`fl_app.run_log`); a device's is its own.
 
 import logging
 import traceback
+from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -14,7 +15,7 @@ from fl_app.device_policy import is_simulated
 from fl_app.objectives import Observation
 from fl_app.run_log import find_client_log
 
-# In the node's context: a process may answer for many clients, or one message.
+# Of simulated clients in the node's context: a process may answer for many, or one message.
 _RECORD, _KINDS = "evaluation-log", "kinds"
 _OUTSIDE = "outside"
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class EvaluationLog:
     Parameters
     ----------
     context : Context
-        The node's, which keeps what was said.
+        The node's, which keeps what was said of a simulated client.
     client : int
         The client's number.
     randomness : str
@@ -71,6 +72,11 @@ class EvaluationLog:
         )
 
     def _is_first(self, kind: str) -> bool:
+        if self._is_device:
+            said_here = _said_here(self._context.run_id, self._client)
+            is_first = kind not in said_here
+            said_here.add(kind)
+            return is_first
         kept = self._context.state.get(_RECORD)
         said = kept.get(_KINDS) if isinstance(kept, ConfigRecord) else None
         kinds = [str(each) for each in said] if isinstance(said, list) else []
@@ -78,6 +84,12 @@ class EvaluationLog:
             return False
         self._context.state[_RECORD] = ConfigRecord({_KINDS: [*kinds, kind]})
         return True
+
+
+@lru_cache(maxsize=16)
+def _said_here(run: int, client: int) -> set[str]:
+    """Return what this process has said of a device's run: only its folder outlives a process."""
+    return set()
 
 
 def _name_kind(found: Observation) -> str:

@@ -235,8 +235,8 @@ def execute(
     from fl_app.report.published import published_table
     from fl_app.report.run_folder import read_run_folder
     from fl_app.report.tables import print_tables, summary_table
+    from fl_app.run_files import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
     from fl_app.run_log import describe_warnings
-    from fl_app.run_store import CHECKPOINT_FOLDER, PLOTS_FOLDER, REPORT_FILE
 
     settings = fill_num_clients(with_absolute_paths(settings))
     # Of a sweep's jobs a file holds the table alone.

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fl_app.report.formats import format_bytes, format_epsilon
-from fl_app.run_store import METRICS_FILE
+from fl_app.run_files import METRICS_FILE
 
 THREAD = "fl-app progress"
 POLL_SECONDS = 0.2

@@ -22,9 +22,10 @@ from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
 from fl_app.left_out import LeftOut
 from fl_app.registry import FederatedStrategy, name_parameter
+from fl_app.run_files import LOG_FILE, METRICS_FILE, QUERIES_FILE
 from fl_app.run_log import find_client_log
 from fl_app.run_name import RUN_KEY, name_run
-from fl_app.run_store import LOG_FILE, METRICS_FILE, QUERIES_FILE, RunStore, list_versions
+from fl_app.run_store import RunStore, list_versions
 from fl_app.settings import RunSettings
 from strategies.dp_fedpaq import ParameterError
 from strategies.dp_fedpaq.messages import model_arrays, model_record

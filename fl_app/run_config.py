@@ -66,7 +66,7 @@ def read_run_space(folder: Path) -> SearchSpace:
     ConfigError
         If there is no such file, or the run has searched nothing.
     """
-    from fl_app.run_store import CONFIG_FILE
+    from fl_app.run_files import CONFIG_FILE
 
     file = folder / CONFIG_FILE
     try:

@@ -10,36 +10,14 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar
 
-from fl_app.run_store import CHECKPOINT_FOLDER, CLIENT_LOG, LOG_FILE
+from fl_app.engines.client_work import is_from_client
+from fl_app.run_files import CHECKPOINT_FOLDER, CLIENT_LOG, LOG_FILE
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # As a line of that format begins; a traceback's do not.
 _WARNING = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ (?:WARNING|ERROR) ", re.MULTILINE)
-# What a record carries that a worker process has sent.
-FROM_CLIENT = "from_client"
 _log = logging.getLogger(__name__)
-
-
-class _Work:
-    # Of the process, not of the thread: a client may start threads of its own.
-    num_clients: ClassVar[int] = 0
-
-
-@contextmanager
-def client_at_work() -> Iterator[None]:
-    """Let what is logged in this process, while the context is open, be a client's."""
-    _Work.num_clients += 1
-    try:
-        yield
-    finally:
-        _Work.num_clients -= 1
-
-
-def is_from_client(record: logging.LogRecord) -> bool:
-    """Return whether a simulated client has logged it, in this process or in a worker."""
-    return _Work.num_clients > 0 or bool(getattr(record, FROM_CLIENT, False))
 
 
 def find_client_log(folder: Path, randomness: str) -> Path:

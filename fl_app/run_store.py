@@ -19,16 +19,25 @@ from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import RunError
 from fl_app.model_arrays import save_model
+from fl_app.run_files import (
+    BEST_POINT_FILE,
+    CHECKPOINT_FOLDER,
+    CLIENT_LOG,
+    CONFIG_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    PLOTS_FOLDER,
+    PRIVACY_FILE,
+    QUERIES_FILE,
+    REPORT_FILE,
+    SHARED_FUNCTION_FILE,
+    SUMMARY_FILE,
+)
 from fl_app.run_name import NAME_FILE
 
 FORMAT_VERSION = 1
-METRICS_FILE, SUMMARY_FILE, PRIVACY_FILE = "metrics.jsonl", "summary.json", "privacy.json"
-CONFIG_FILE, MODEL_FILE = "config.yaml", "model.safetensors"
-LOG_FILE, CLIENT_LOG = "run.log", "clients.log"
-REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
-BEST_POINT_FILE, SHARED_FUNCTION_FILE = "best_point.json", "shared_function.json"
-QUERIES_FILE = "queries.jsonl"
-CHECKPOINT_FOLDER = "checkpoint"
 _SEARCH_FILES = (BEST_POINT_FILE, SHARED_FUNCTION_FILE)
 _PACKAGES = ("private-fl-app", "flwr", "torch", "numpy", "dp-accounting")
 

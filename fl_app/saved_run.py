@@ -16,7 +16,7 @@ from fl_app.model_arrays import Arrays, load_arrays, load_model_file
 from fl_app.models import build_model, input_placement
 from fl_app.named_code import list_named_code, read_allowed_code, require_named_again
 from fl_app.run_config import read_run_settings
-from fl_app.run_store import BEST_POINT_FILE, CONFIG_FILE, MODEL_FILE
+from fl_app.run_files import BEST_POINT_FILE, CONFIG_FILE, MODEL_FILE
 from fl_app.settings import RunSettings
 
 

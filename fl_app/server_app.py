@@ -33,9 +33,10 @@ from fl_app.one_thread import use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.roll_call import is_remote, read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
+from fl_app.run_files import PLOTS_FOLDER, REPORT_FILE
 from fl_app.run_inputs import load_server_data
 from fl_app.run_log import log_to
-from fl_app.run_store import PLOTS_FOLDER, REPORT_FILE, RunStore
+from fl_app.run_store import RunStore
 from fl_app.search_run import SearchRun
 from fl_app.search_task import nested_guarantees, read_search_space
 from fl_app.settings import EngineSettings, RunSettings

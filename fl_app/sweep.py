@@ -44,7 +44,7 @@ def take_resumed(overrides: list[str]) -> list[str]:
         If it is no sweep's folder, or another folder is named beside it.
     """
     from fl_app.named_code import quote_text
-    from fl_app.run_store import CONFIG_FILE
+    from fl_app.run_files import CONFIG_FILE
 
     words = [word for word in overrides if word.lstrip("+").startswith(f"{RESUME}=")]
     given = parse_override(words[-1]).value() if words else None
@@ -72,7 +72,7 @@ def find_begun(folder: Path, settings: RunSettings) -> BegunRun | None:
     from fl_app.begun_run import BegunRun
     from fl_app.checkpoint import digest_settings
     from fl_app.run_config import read_run_settings
-    from fl_app.run_store import CONFIG_FILE
+    from fl_app.run_files import CONFIG_FILE
 
     file = folder / CONFIG_FILE
     if not file.exists():

@@ -8,8 +8,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.engines import SIMULATED_KEY
+from fl_app.engines.client_work import client_at_work
 from fl_app.engines.flower_internals import copy_records, deliver
-from fl_app.run_log import client_at_work
 
 RUN_ID = 1
 FIRST_NODE_ID = 1_000_000

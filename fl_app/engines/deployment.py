@@ -30,7 +30,7 @@ from fl_app.errors import ConfigError, RunError
 from fl_app.interruption import stop_on_signals
 from fl_app.named_code import name_again
 from fl_app.run_config import to_yaml
-from fl_app.run_store import LOG_FILE
+from fl_app.run_files import LOG_FILE
 from fl_app.settings import RunSettings
 
 POLL_SECONDS = 0.25

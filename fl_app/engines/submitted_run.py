@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from fl_app.run_store import (
+from fl_app.run_files import (
     BEST_POINT_FILE,
     METRICS_FILE,
     PRIVACY_FILE,
     SHARED_FUNCTION_FILE,
     SUMMARY_FILE,
-    RunStore,
 )
+from fl_app.run_store import RunStore
 
 PREFIX = "fl-app-record: "
 MARK_FILE = ".submitted"

@@ -22,8 +22,8 @@ from flwr.app import Message, RecordDict
 from fl_app.engines.carried_message import pack_message, unpack_message
 from fl_app.engines.channel import Channel
 from fl_app.engines.client_node import FIRST_NODE_ID
+from fl_app.engines.client_work import client_at_work
 from fl_app.errors import RunError
-from fl_app.run_log import client_at_work
 
 # The same modules can be imported as in this process, wherever they come from.
 _PROGRAM = (

@@ -17,9 +17,9 @@ from flwr.clientapp import ClientApp
 from fl_app.engines.carried_message import pack_message, unpack_message
 from fl_app.engines.channel import Channel
 from fl_app.engines.client_node import RUN_ID, ClientNodes
+from fl_app.engines.client_work import FROM_CLIENT, is_from_client
 from fl_app.engines.flower_internals import identify_process
 from fl_app.engines.stored_reply import Blobs
-from fl_app.run_log import FROM_CLIENT, is_from_client
 
 _OURS = ("fl_app", "strategies")
 _log = logging.getLogger(__name__)

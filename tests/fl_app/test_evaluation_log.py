@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
+from fl_app import evaluation_log
 from fl_app.cli import _warnings_on_terminal
 from fl_app.client_app import STATE_KEY, _simulated_log
 from fl_app.config import compose_settings
@@ -27,6 +28,11 @@ SMALL = (
 )
 SECRET = "randomness=secret"
 OUTSIDE = "outside objective.low..high (0 to 1)"
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> None:
+    evaluation_log._said_here.cache_clear()
 
 
 @pytest.fixture

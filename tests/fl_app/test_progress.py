@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fl_app import progress
 from fl_app.progress import show_progress
-from fl_app.run_store import METRICS_FILE
+from fl_app.run_files import METRICS_FILE
 
 ROW = {"test_accuracy": 0.5, "test_loss": 1.25, "uplink_bytes": 2048, "epsilon": 3.0}
 
