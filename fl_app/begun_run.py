@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fl_app.asked_clients import read_asked
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, digest_settings, read_checkpoint
-from fl_app.device_state import STATE_FILE, has_entries
-from fl_app.errors import ConfigError
+from fl_app.device_state import STATE_FILE, count_observations, has_entries, list_entries
+from fl_app.errors import ConfigError, RunError
 from fl_app.run_files import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -101,7 +101,24 @@ class BegunRun:
                 f"a run's folder with {folder / STATE_FILE}: without it, the clients would not "
                 "know how often they have taken part",
             )
+        if self.settings.search is not None and not devices:
+            _check_observations(folder)
         return checkpoint
+
+
+def _check_observations(folder: Path) -> None:
+    """Raise ConfigError unless all simulated clients have what they have observed."""
+    from strategies.dp_fts_de.client import count_observations as count_known
+
+    file = folder / STATE_FILE
+    try:
+        found = count_observations(folder)
+    except RunError as error:
+        raise ConfigError("resume", str(file), f"a file that can be read ({error})") from None
+    for each in list_entries(folder):
+        if found.get((each.run, each.client), 0) < count_known(each.entry):
+            rule = f"a file with all observations (of client {each.client} there are too few)"
+            raise ConfigError("resume", str(file), rule)
 
 
 def _check_rows(file: Path, kept: bytes, checkpoint: Checkpoint) -> None:

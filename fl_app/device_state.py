@@ -3,8 +3,6 @@
 A device has one for all runs that it takes part in; a simulated run has one for all its clients.
 """
 
-import json
-import math
 import os
 import sqlite3
 import tempfile
@@ -16,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from fl_app.errors import ConfigError, RunError
+from fl_app.packed_observation import pack_observation, unpack_observation
 from strategies.device_state import LedgerEntry, Observation
 
 STATE_FILE = "devices.sqlite"
@@ -164,14 +163,12 @@ class FolderState:
         """Return the run's observations in the order in which they were added."""
         query = "SELECT content FROM observations WHERE run = ? AND client = ? ORDER BY number"
         rows = self._execute(query, *self._whose)
-        return [_read_observation(content, self._folder) for (content,) in rows]
+        return [unpack_observation(content, self._folder / STATE_FILE) for (content,) in rows]
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
-        # JSON gives back the same floating-point numbers.
-        content = json.dumps([*observation.point, observation.value])
         query = "INSERT INTO observations (run, client, content) VALUES (?, ?, ?)"
-        self._execute(query, *self._whose, content)
+        self._execute(query, *self._whose, pack_observation(observation))
 
     def _execute(self, query: str, *values: Any) -> list[Any]:
         with named_failures(self._folder):
@@ -238,7 +235,9 @@ def list_best(folder: Path) -> list[OwnBest]:
         rows = connection.execute("SELECT run, client, content FROM observations ORDER BY number")
         found: dict[tuple[str, int], list[Observation]] = {}
         for run, client, content in rows:
-            found.setdefault((run, client), []).append(_read_observation(content, folder))
+            found.setdefault((run, client), []).append(
+                unpack_observation(content, folder / STATE_FILE)
+            )
     runs = {run: place for place, run in enumerate(dict.fromkeys(run for run, _ in found))}
     return [
         OwnBest(*whose, len(seen), max(seen, key=lambda each: each.value))
@@ -246,17 +245,16 @@ def list_best(folder: Path) -> list[OwnBest]:
     ]
 
 
-def _read_observation(content: str, folder: Path) -> Observation:
-    try:
-        *point, value = json.loads(content)
-        numbers = (*point, value)
-        is_sound = all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
-    except (ValueError, TypeError):
-        is_sound = False
-    if not is_sound:
-        # Without its content, which is the client's own.
-        raise RunError(f"{folder / STATE_FILE} is damaged: an observation that is none")
-    return Observation(tuple(point), value)
+def count_observations(folder: Path) -> dict[tuple[str, int], int]:
+    """Return how many observations each client of each run has; RunError if one is damaged."""
+    connection = connect_state(folder, "OFF")
+    found: dict[tuple[str, int], int] = {}
+    with named_failures(folder):
+        rows = connection.execute("SELECT run, client, content FROM observations")
+        for run, client, content in rows:
+            unpack_observation(content, folder / STATE_FILE)
+            found[run, client] = found.get((run, client), 0) + 1
+    return found
 
 
 def has_entries(folder: Path) -> bool:

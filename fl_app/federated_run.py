@@ -99,7 +99,8 @@ class FederatedRun(RecordedRun):
         return metrics
 
     def _check_round(self, outcome: RoundResult) -> None:
-        if outcome.num_local_failures:
+        is_told = not self._strategy.secret_figures
+        if outcome.num_local_failures and is_told:
             _log.warning(
                 "round %d: local training failed or diverged on %d clients; their updates are zero",
                 outcome.server_round,
@@ -119,9 +120,8 @@ class FederatedRun(RecordedRun):
             why = f"strategy.local_steps * strategy.batch_size = {needed}{largest}"
             if isinstance(self._training, Niss):
                 why = f"{WHY_SIT_OUT}; each client's own log says which ({why})"
-            raise RunError(
-                f"all {outcome.num_sampled} clients of round {outcome.server_round} sit out: {why}"
-            )
+            asked = f"all {outcome.num_sampled}" if is_told else "all"
+            raise RunError(f"{asked} clients of round {outcome.server_round} sit out: {why}")
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings, totals = self._settings, self._totals

@@ -90,12 +90,12 @@ def _sweep(
 
     shown = [show_overrides(each) for each in jobs]
     done: list[SweepJob] = []
-    again = ""
+    again, is_foreign = "", False
 
     def job(
         read_settings: Callable[[], RunSettings], folder: Path, _: list[str], every: Path
     ) -> None:
-        nonlocal again
+        nonlocal again, is_foreign
         again = write_again(typed, every)
         number = len(done)
         run, rounds, is_failed, is_stopped = None, None, False, False
@@ -103,7 +103,14 @@ def _sweep(
             try:
                 settings = fill_num_clients(with_absolute_paths(read_settings()))
                 rounds = settings.rounds
-                begun = find_begun(folder, settings) if resumes else None
+                try:
+                    begun = find_begun(folder, settings) if resumes else None
+                except ConfigError:
+                    is_foreign = True
+                    raise
+                if is_foreign and begun is None:
+                    rule = "no new job in a sweep of other settings: sweep it elsewhere"
+                    raise ConfigError(RESUME, str(folder), rule)
                 if begun is not None and begun.is_finished:
                     run = read_run_folder(folder)
                 else:

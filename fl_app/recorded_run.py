@@ -216,8 +216,9 @@ class RecordedRun(ABC):
             self._left_out.add(outcome.left_out)
         if outcome.num_states_lost and not self._on_devices:
             # The checkpoint before this round stays: a resumed run asks these clients again.
+            lost = "" if self._strategy.secret_figures else f"{outcome.num_states_lost} "
             raise RunError(
-                f"{outcome.num_states_lost} clients could not write to {self._store.checkpoints}; "
+                f"{lost}clients could not write to {self._store.checkpoints}; "
                 f"is the disk full? See {self._client_log}"
             )
         self._check_round(outcome)
@@ -225,9 +226,10 @@ class RecordedRun(ABC):
         self._errors_in_a_row = self._errors_in_a_row + outcome.num_sampled if all_failed else 0
         enough = len(self._client_ids) if self._on_devices else 1
         if self._errors_in_a_row >= enough:
+            told = "" if self._strategy.secret_figures else describe_dropped(outcome.dropped)
             raise RunError(
-                f"every client of round {outcome.server_round} answered with an error "
-                f"({describe_dropped(outcome.dropped)}); see {self._client_log}"
+                f"every client of round {outcome.server_round} answered with an error"
+                f"{f' ({told})' if told else ''}; see {self._client_log}"
             )
         self._save(outcome.arrays)
         if self._is_stopped():

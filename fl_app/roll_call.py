@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fl_app.client_app import NUM_PARTITIONS_KEY, PARTITION_KEY, QUERY_ACTION, STATE_KEY
+from fl_app.engines.client_work import LOGS
 from fl_app.errors import ConfigError, RunError
 from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, UNANSWERED
 from strategies.dp_fedpaq.replies import NO_ANSWER, UNVERIFIED, name_error
@@ -226,8 +227,7 @@ def _ask_all(grid: Grid, nodes: list[int], state_folder: Path | None) -> dict[in
         if missing := len(batch) - len(valid):
             raise RunError(
                 f"{missing} of {len(batch)} nodes did not say which partition they hold: they "
-                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see run.log (of a "
-                "secret run checkpoint/clients.log)"
+                f"failed to start, or took more than {NODE_TIMEOUT:g} s; see {LOGS}"
             )
     return claims
 

@@ -200,7 +200,10 @@ class SearchRun(RecordedRun):
         if place is None or broadcast is None:
             return None
         released = broadcast.release_round
-        share = bound_noise_share(self._search.parameters, released)
+        parameters = self._search.parameters
+        # Of random vectors nothing is signal.
+        is_random = parameters.control == "random"
+        share = None if is_random else bound_noise_share(parameters, released)
         rows = self._store.read_metrics()
         measured = [row.get("signal_to_noise") for row in rows if row["round"] == released]
         return {
@@ -208,7 +211,7 @@ class SearchRun(RecordedRun):
             "value": None,
             "release_round": released,
             "noise_share": share,
-            "mostly_noise": share is not None and share > MOST_NOISE,
+            "mostly_noise": is_random or (share is not None and share > MOST_NOISE),
             "signal_to_noise": measured[-1] if measured else None,
         }
 

@@ -87,8 +87,10 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
     store = kind(begun.folder if begun else read_folder(run_config, run_id), bool(begun))
     if kind is ToldStore:
         print_record(FOLDER, str(store.folder))
+    # Devices log for themselves.
+    kept_apart = "seeded" if devices else settings.randomness
     warnings = told_warnings() if kind is ToldStore else contextlib.nullcontext()
-    with contextlib.closing(store), log_to(store.folder, settings.randomness), warnings:
+    with contextlib.closing(store), log_to(store.folder, kept_apart), warnings:
         checkpoint = begun.read_checkpoint() if begun else None
         create_state(store.checkpoints)
         expected = settings.num_clients if given else None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fl_app.settings import RunSettings
 
 SWEEP_DIR = "hydra.sweep.dir"
+_SWEEP_FILE = "multirun.yaml"
 # Hydra's own escapes, in words without quotes.
 _ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 # The job that is going on, for whoever shows warnings: also those of other threads.
@@ -55,6 +56,9 @@ def take_resumed(overrides: list[str]) -> list[str]:
         raise ConfigError(RESUME, given, "the folder of the sweep that was stopped")
     if (folder / CONFIG_FILE).exists():
         raise ConfigError(RESUME, given, "the folder of a sweep (one run goes on without -m)")
+    # Hydra's own, of every sweep.
+    if not (folder / _SWEEP_FILE).is_file():
+        raise ConfigError(RESUME, given, f"the folder of a sweep, with its {_SWEEP_FILE}")
     rest = [word for word in overrides if word not in words]
     if any(word.lstrip("+").startswith(f"{SWEEP_DIR}=") for word in rest):
         raise ConfigError(SWEEP_DIR, str(given), f"the folder of {RESUME}: leave it out")

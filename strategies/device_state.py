@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from flwr.app import ConfigRecord, Context
 
@@ -41,6 +41,10 @@ class LedgerEntry:
     last_attempt: int = 0
 
 
+Note = Literal["", "failed", "outside"]
+NOTES: tuple[Note, ...] = get_args(Note)
+
+
 @dataclass(frozen=True)
 class Observation:
     """One evaluation of a client's own objective.
@@ -51,10 +55,13 @@ class Observation:
         In the unit of the search space.
     value : float
         What was observed there.
+    note : {"", "failed", "outside"}
+        Whether the evaluation failed, or gave a value outside the objective's range.
     """
 
     point: tuple[float, ...] = field(repr=False)
     value: float = field(repr=False)
+    note: Note = field(default="", repr=False)
 
 
 class DeviceState(Protocol):
@@ -126,12 +133,18 @@ class ContextState:
     def read_observations(self) -> list[Observation]:
         """Return the run's observations in the order in which they were added."""
         rows = [value for _, value in sorted(self._record("observations").items())]
-        return [Observation(tuple(row[:-1]), row[-1]) for row in rows]  # type: ignore[index, arg-type]
+        return [
+            Observation(tuple(row[:-2]), row[-2], NOTES[int(row[-1])])  # type: ignore[index, arg-type]
+            for row in rows
+        ]
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
         record = self._record("observations")
-        record[f"{len(record):09d}"] = [*observation.point, observation.value]
+        record[f"{len(record):09d}"] = [
+            *(*observation.point, observation.value),
+            float(NOTES.index(observation.note)),
+        ]
 
     def _record(self, name: str) -> ConfigRecord:
         record = self._records.get(name)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+# Where to look, said where it is not known whether a run is secret.
+LOGS = "run.log (of a secret run checkpoint/clients.log)"
 # What a record carries that a worker process has sent.
 FROM_CLIENT = "from_client"
 

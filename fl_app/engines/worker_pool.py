@@ -22,7 +22,7 @@ from flwr.app import Message, RecordDict
 from fl_app.engines.carried_message import pack_message, unpack_message
 from fl_app.engines.channel import Channel
 from fl_app.engines.client_node import FIRST_NODE_ID
-from fl_app.engines.client_work import client_at_work
+from fl_app.engines.client_work import LOGS, client_at_work
 from fl_app.errors import RunError
 
 # The same modules can be imported as in this process, wherever they come from.
@@ -70,14 +70,14 @@ class _Worker:
         code = self.process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if not self.is_ready:
-            raise RunError(f"a worker process did not start ({how}); see run.log")
+            raise RunError(f"a worker process did not start ({how}); see {LOGS}")
         if self.task is not None:
             # Who was asked may be secret.
             with client_at_work():
                 _log.info("client %d was at work", self.task.node - FIRST_NODE_ID)
         raise RunError(
             f"a worker process has died ({how}), often for want of memory: try a smaller "
-            "engine.workers; see run.log"
+            f"engine.workers; see {LOGS}"
         )
 
     def begin(self, task: _Task, request: Message, state: RecordDict | None) -> None:

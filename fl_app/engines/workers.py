@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from flwr.app import Message
 
+from fl_app.engines.client_work import LOGS
 from fl_app.engines.relay import GridRelay
 from fl_app.errors import RunError
 
@@ -31,10 +32,9 @@ class WorkerWatch(GridRelay):
 
 def _check(replies: Iterable[Message]) -> list[Message]:
     received = list(replies)
-    dead = sum(reply.has_error() and reply.error.code == UNKNOWN for reply in received)
-    if dead:
+    if any(reply.has_error() and reply.error.code == UNKNOWN for reply in received):
         raise RunError(
-            f"a worker of Flower's simulation has died, and {dead} of {len(received)} replies with "
-            "it, often for want of memory: try a smaller engine.workers; see run.log"
+            "a worker of Flower's simulation has died, and replies with it, often for want of "
+            f"memory: try a smaller engine.workers; see {LOGS}"
         )
     return received

@@ -142,7 +142,9 @@ def observe(
     try:
         value = _without_axes(objective.evaluate(agent, dict(point), trial))
         number = float(value) if _is_real(value) else None
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit and asyncio's CancelledError are no Exceptions
         return Observation(low, failed=True, reason=type(error).__name__, error=error)
     if number is None:
         return Observation(low, failed=True, reason=f"returned {_describe(value)}")

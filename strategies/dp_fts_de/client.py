@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from strategies.device_state import ContextState, DeviceState, LedgerEntry, Observation
+from strategies.device_state import ContextState, DeviceState, LedgerEntry, Note, Observation
 from strategies.dp_fedpaq.client import NOTHING_HIDDEN, digest_terms, hash_model
 from strategies.dp_fedpaq.messages import REFUSED, MessageError, error_reply
 from strategies.dp_fts_de.algorithm import (
@@ -132,7 +132,9 @@ def train(
         progress = None
         if request.parameters.randomness == "seeded":
             progress = step.describe(num_before, clipped, optimum, exact)
-        entry = replace(entry, reply=_pack_reply(vector, progress))
+        # How many there are now stands with the answer: none may be missing later.
+        counted = f"{num_before}/{_asked_of(entry)}/{len(memory.read_observations())}"
+        entry = replace(entry, reply=_pack_reply(vector, progress), request=counted)
         memory.write_entry(entry)
     packed, progress = _unpack_reply(entry.reply)
     return step_reply(message, packed if request.wants_upload else None, progress)
@@ -175,7 +177,7 @@ def _count_before(entry: LedgerEntry) -> int:
 
 def _are_whole(observations: list[Observation], entry: LedgerEntry, dimension: int) -> bool:
     """Return whether there are at least as many as the entry knows of, of the run's space."""
-    return len(observations) >= _count_before(entry) and all(
+    return len(observations) >= count_observations(entry) and all(
         len(each.point) == dimension
         and all(0.0 <= place <= 1.0 for place in each.point)
         and abs(each.value) <= MAX_MAGNITUDE
@@ -183,9 +185,16 @@ def _are_whole(observations: list[Observation], entry: LedgerEntry, dimension: i
     )
 
 
+def count_observations(entry: LedgerEntry) -> int:
+    """Return how many observations an agent has at least: as many as its entry knows of."""
+    before, _, rest = entry.request.partition("/")
+    _, _, after = rest.partition("/")
+    return int(after or before or 0)
+
+
 def _asked_of(entry: LedgerEntry) -> str:
     """Return the digest of the entry's request."""
-    return entry.request.partition("/")[2]
+    return entry.request.split("/")[1]
 
 
 @dataclass
@@ -198,8 +207,6 @@ class _Step:
     snap: Snap | None
     failed_value: float
     value_range: tuple[float, float] | None
-    failures: int = 0
-    outside: int = 0
     is_shared: bool = False
 
     def run(self, num_before: int) -> tuple[Floats, bool]:
@@ -238,6 +245,8 @@ class _Step:
         """Describe how far the agent has come, in a seeded run."""
         parameters = self.request.parameters
         points, values = self._history()
+        # Of the whole round, also of what was observed before it was interrupted.
+        notes = [each.note for each in self.memory.read_observations()[num_before:]]
         best = int(np.argmax(values))
         regrets = None
         if optimum is not None:
@@ -246,8 +255,8 @@ class _Step:
             value=float(values[-1]),
             best_value=float(values[best]),
             clipped=float(clipped),
-            failures=float(self.failures),
-            outside=float(self.outside),
+            failures=float(notes.count("failed")),
+            outside=float(notes.count("outside")),
             simple_regret=None if regrets is None else float(regrets.min()),
             cumulative_regret=(
                 None if regrets is None else math.fsum(regrets[parameters.num_initial :])
@@ -285,6 +294,7 @@ class _Step:
         return query
 
     def _observe(self, point: Floats) -> None:
+        note: Note = ""
         try:
             value = float(self.evaluate(point.copy()))
         except Exception:
@@ -292,12 +302,11 @@ class _Step:
             value = math.nan
         if self.value_range is not None and math.isfinite(value):
             low, high = self.value_range
-            self.outside += not low <= value <= high
+            note = note if low <= value <= high else "outside"
             value = min(max(value, low), high)
         if not abs(value) <= MAX_MAGNITUDE:
-            self.failures += 1
-            value = self.failed_value
-        self.memory.add_observation(Observation(tuple(float(each) for each in point), value))
+            value, note = self.failed_value, "failed"
+        self.memory.add_observation(Observation(tuple(float(each) for each in point), value, note))
 
 
 def _pack_reply(vector: Floats, progress: Progress | None) -> bytes:

@@ -95,6 +95,8 @@ def read_progress(metrics: Mapping[str, Any]) -> Progress | None:
         and all(_is_number(each) for each in (*told, *values))
         and all(_is_number(each) and 0.0 <= each <= 1.0 for each in (*best_point, *flat))
         and numbers["is_shared"] in (0, 1)
+        and all(numbers[name] in range(len(values) + 1) for name in ("failures", "outside"))
+        and numbers["failures"] + numbers["outside"] <= len(values)
     )
     if not is_sound:
         return None

@@ -37,8 +37,11 @@ def all_progress(draw: st.DrawFn) -> Progress:
     point = st.tuples(*[coordinates] * draw(st.integers(1, 4)))
     points = draw(st.lists(point, min_size=1, max_size=5))
     optional = st.none() | numbers
+    failures = draw(st.integers(0, len(points)))
+    outside = draw(st.integers(0, len(points) - failures))
     return Progress(
-        *(draw(numbers) for _ in range(5)),
+        *(draw(numbers) for _ in range(3)),
+        *(float(failures), float(outside)),
         *(draw(optional) for _ in range(2)),
         best_point=draw(point),
         points=tuple(points),
@@ -71,6 +74,10 @@ def test_what_is_missing_or_of_another_kind_is_not_believed(name: str) -> None:
             broken += [[*told[name][:-1], bad] for bad in (-0.01, 1.01)]
     if name == "is-shared":
         broken += [2, -1, 0.5]
+    if name in ("failures", "outside"):
+        broken += [-1.0, 0.5, 3.0]
+    both = {**told, "failures": 1.0, "outside": 2.0}
+    assert read_progress(both) is None
     for value in broken:
         assert read_progress({**told, name: value}) is None, value
     assert read_progress({}) is None

@@ -50,7 +50,12 @@ def test_a_run_goes_on_wherever_it_ended(fl_app, break_after, tmp_path, after, b
         assert outcome.sha256 == expected.sha256
         assert [row["epsilon"] for row in outcome.rows] == [row["epsilon"] for row in expected.rows]
     assert {path.name for path in folder.iterdir()} <= FILES | EXTRAS
+    # What failed may quote the data.
+    client_log = folder / "checkpoint" / "clients.log"
+    assert client_log.exists() == (randomness == "secret")
     log = (folder / "run.log").read_text()
+    assert ("BrokenError" in log) == (randomness == "seeded")
+    log += client_log.read_text() if client_log.exists() else ""
     # A secret run has a checkpoint before its first round, too.
     assert ("going on with round" in log) == (randomness == "secret" or after > 1)
     assert "BrokenError" in log

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fl_app.begun_runs import assert_refused_untouched
-from tests.fl_app.small_searches import AGENTS, INITIAL, read, search
+from tests.fl_app.small_searches import read, search
 
 pytestmark = pytest.mark.usefixtures("no_report")
 BROKEN = 3
@@ -84,27 +84,30 @@ def test_what_came_after_the_checkpoint_is_done_again(fl_app: Any, begun: Path) 
     "content", ["xx", "[NaN, NaN]", "[0.5, Infinity]", "[true]", "{}", "[[0.5], 1.0]"]
 )
 def test_an_observation_that_is_none_is_refused(fl_app: Any, begun: Path, content: str) -> None:
-    change(begun, "UPDATE observations SET content = ? WHERE number % 2 = 0", content)
-    ended = fl_app("run", f"resume={begun}")
-    assert ended.code == 1
-    assert "devices.sqlite" in ended.errors
-    assert content not in ended.errors
+    change(begun, "UPDATE observations SET content = ? WHERE number = 2", content)
+    line = assert_refused_untouched(fl_app, begun, [f"resume={begun}"], "resume: ")
+    assert "devices.sqlite is damaged" in line
+    assert content not in line
 
 
 @pytest.mark.parametrize(
-    ("statement", "value"),
+    "which",
     [
-        ("DELETE FROM observations WHERE number > ?", AGENTS * INITIAL),
-        ("UPDATE observations SET content = ?", "[1.0]"),
-        ("UPDATE observations SET content = ?", "[7.5, 1.0]"),
-        ("UPDATE observations SET content = ?", "[0.5, 0.5, 1.0]"),
-        ("UPDATE observations SET content = ?", "[0.5, 1e300]"),
+        "number > 20",
+        "client = 3 AND number > 10",
+        "number = (SELECT max(number) FROM observations WHERE client = 2)",
     ],
 )
-def test_observations_that_are_missing_or_of_another_space_are_noticed(
-    fl_app: Any, begun: Path, statement: str, value: Any
-) -> None:
-    change(begun, statement, value)
+def test_observations_that_are_missing_are_noticed(fl_app: Any, begun: Path, which: str) -> None:
+    """Also if it is one client's, and its newest."""
+    change(begun, f"DELETE FROM observations WHERE {which} AND 1 = ?", 1)
+    line = assert_refused_untouched(fl_app, begun, [f"resume={begun}"], "resume: ")
+    assert "devices.sqlite'; allowed: a file with all observations" in line
+
+
+@pytest.mark.parametrize("content", ["[1.0]", "[7.5, 1.0]", "[0.5, 0.5, 1.0]", "[0.5, 1e300]"])
+def test_observations_of_another_space_are_noticed(fl_app: Any, begun: Path, content: str) -> None:
+    change(begun, "UPDATE observations SET content = ?", content)
     ended = fl_app("run", f"resume={begun}")
     assert ended.code == 1
     assert "observations are missing or damaged" in ended.errors

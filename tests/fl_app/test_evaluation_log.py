@@ -127,13 +127,13 @@ def test_a_secret_run_in_which_all_fails_ends_with_a_word(search: Callable[..., 
     assert ended.code == 0, ended.errors
     own, beside = logs(secret=True)
     path = Path("run", "checkpoint", "clients.log").absolute()
-    assert f"! clients logged 3 warnings: see {path}\n" in ended.output
+    assert f"! 3 warnings of clients and their work: see {path}\n" in ended.output
     assert own.count(" WARNING ") == 3
     assert "warnings" not in beside
     for words in ((SECRET, "fine"), ("differently",)):
         ended = search(words[-1], *words[:-1], f"hydra.run.dir={words[-1]}")
         assert ended.code == 0, ended.errors
-        assert "clients logged" not in ended.output
+        assert "of clients and their work" not in ended.output
 
 
 def test_a_run_with_no_value_in_the_range_ends(search: Callable[..., Ended]) -> None:
@@ -264,7 +264,7 @@ def test_on_flower_s_own_simulation_tracebacks_are_in_the_same_place(
     own, beside = logs(secret=True)
     assert own.count("Traceback") == 2
     assert own.count(" failed: ") == 2 * (INITIAL + 2)
-    assert "! clients logged 2 warnings: see " in ended.output
+    assert "! 2 warnings of clients and their work: see " in ended.output
     assert "KeyError" not in beside
 
 

@@ -117,21 +117,34 @@ def test_comparisons_are_of_finished_jobs(fl_app: Any, stop_in: Any) -> None:
     [
         (["resume=nowhere"], "resume: 'nowhere'; allowed: the folder of the sweep that was"),
         (["resume=true"], "resume: true; allowed: the folder of the sweep that was stopped"),
-        (["resume=."], "hydra.sweep.dir: '.'; allowed: the folder of resume: leave it out"),
+        (["resume=notes"], "resume: 'notes'; allowed: the folder of a sweep, with its multirun."),
+        (
+            ["resume=sweep", "hydra.sweep.dir=sweep"],
+            "hydra.sweep.dir: 'sweep'; allowed: the folder of resume: leave it out",
+        ),
     ],
 )
-def test_a_sweep_that_cannot_go_on_is_refused(fl_app: Any, words: list[str], start: str) -> None:
-    beside = ["hydra.sweep.dir=sweep"] if words == ["resume=."] else []
-    assert_refused(fl_app("run", "-m", *WORDS, *words, *beside), 2, start)
+def test_a_sweep_that_cannot_go_on_is_refused(
+    fl_app: Any, tmp_path: Path, words: list[str], start: str
+) -> None:
+    for name, file in (("notes", "mine.txt"), ("sweep", "multirun.yaml")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    assert_refused(fl_app("run", "-m", *WORDS, *words), 2, start)
+    assert [each.name for each in (tmp_path / "notes").iterdir()] == ["mine.txt"]
 
 
 def test_a_job_of_other_settings_is_not_taken_over(fl_app: Any, tmp_path: Path) -> None:
     words = ("num_rounds=1", *SMALL)
     assert fl_app("run", "-m", "seed=0,1", *words, "hydra.sweep.dir=sweep").code == 0
     before = read_jobs(tmp_path / "sweep")
-    ended = fl_app("run", "-m", "seed=0,5", *words, "resume=sweep")
+    ended = fl_app("run", "-m", "seed=0,5,6", *words, "resume=sweep")
     assert ended.code == 1
-    (line,) = ended.errors.splitlines()
+    line, last = ended.errors.splitlines()
+    # What is another's gets nothing new.
+    assert "seed=6" in last
+    assert "no new job in a sweep of other settings" in last
+    assert not (tmp_path / "sweep" / "2" / "config.yaml").exists()
     assert re.search(r"seed=5 .*: resume: '.*sweep/1'; allowed: .* the run in it has other", line)
     assert [row[2] for row in table_rows(ended)][1] == "failed"
     assert read_jobs(tmp_path / "sweep") == before

@@ -26,6 +26,7 @@ from fl_app.engines.client_node import (
     NODE_UNAVAILABLE,
     RUN_ID,
 )
+from fl_app.engines.client_work import LOGS
 from fl_app.engines.flower_internals import deliver, identify_process
 from fl_app.engines.in_process import InProcessGrid
 from fl_app.engines.stored_reply import Blobs, store_records
@@ -162,7 +163,7 @@ def test_a_worker_that_ends_is_named(
         pool.answer([ask(0), ask(1), ask(2, **{how: True}), ask(3)], {})
     assert str(caught.value) == (
         f"a worker process has died ({words}), often for want of memory: try a smaller "
-        "engine.workers; see run.log"
+        f"engine.workers; see {LOGS}"
     )
     # Apart, for a secret run's folder does not tell who was asked.
     assert [record.getMessage() for record in caplog.records] == ["client 2 was at work"]
@@ -171,7 +172,7 @@ def test_a_worker_that_ends_is_named(
 def test_an_app_that_cannot_be_imported_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with WorkerPool(1, "no_such_module:app", 4, CONFIG) as pool, pytest.raises(RunError) as caught:
         pool.answer([ask(0)], {})
-    assert str(caught.value) == "a worker process did not start (exit code 1); see run.log"
+    assert str(caught.value) == f"a worker process did not start (exit code 1); see {LOGS}"
     assert "a worker could not import no_such_module:app" in caplog.text
 
 
