@@ -360,3 +360,24 @@ def test_vectors_survive_packing_up_to_float32() -> None:
     vector = np.random.default_rng(0).normal(size=20)
     np.testing.assert_allclose(unpack_vector(pack_vector(vector), 20), vector, rtol=1e-7)
     assert np.isinf(unpack_vector(pack_vector(np.array([1e300])), 1))
+
+
+def test_what_failed_before_a_kill_is_counted_in_the_round_it_belongs_to() -> None:
+    given = iter([math.nan, 7.5, 0.25, 0.5, 0.75])
+
+    class Dying(Memory):
+        def add_observation(self, observation: Any) -> None:
+            super().add_observation(observation)
+            if len(self.observations) == 2:
+                raise KeyboardInterrupt
+
+    agent = Agent(value_range=(-1.0, 2.0), failed_value=-1.0, evaluate=lambda _: next(given))
+    agent.memory = Dying()
+    parameters = make_parameters()
+    with pytest.raises(KeyboardInterrupt):
+        agent.answer(make_request(parameters))
+    told = [content(agent.answer(make_request(parameters, t)))[1] for t in (1, 2)]
+    assert [(each.failures, each.outside) for each in told if each is not None] == [
+        (1.0, 1.0),
+        (0.0, 0.0),
+    ]
