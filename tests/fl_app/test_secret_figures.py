@@ -115,18 +115,14 @@ def test_whoever_was_drawn_the_folder_says_the_same(
         assert nobody == everybody
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("secret", [True, False])
-def test_whose_evaluations_failed_is_not_beside_the_results(
-    fl_app: Any, secret: bool, workers: int
-) -> None:
+def test_whose_evaluations_failed_is_not_beside_the_results(fl_app: Any, secret: bool) -> None:
     """That one failed is a value, and comes of the client's data."""
     words = (
         *("strategy=dp_fts_de", "num_rounds=3", "strategy.num_initial=2", "objective=user"),
         *("objective.path=tests.fl_app.failing_objective:raises", "objective.num_agents=3"),
         "objective.search_space=[{name: x, kind: float, low: 0, high: 1}]",
         *("strategy.target_epsilon=4", "strategy.release_rounds=[1,2]"),
-        f"engine.workers={workers}",
     )
     ended = fl_app("run", *words, *([SECRET] if secret else []), "hydra.run.dir=run")
     assert ended.code == 0, ended.errors

@@ -114,6 +114,7 @@ def test_the_published_values_are_reproduced(results):
             assert all(each["met"]), each
 
 
+@pytest.mark.slow
 def test_every_measured_configuration_still_composes():
     jobs = [*published.list_jobs(), *(job[1:] for job in sweeps.list_jobs())]
     for _, seed, overrides in jobs:

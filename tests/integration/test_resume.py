@@ -159,7 +159,8 @@ def searched(tmp_path: Path) -> dict[str, object]:
     return read_search(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_search_killed_three_times(
     searched: dict[str, object], tmp_path: Path, workers: int
 ) -> None:
