@@ -208,7 +208,8 @@ def _own_row(runs: list[dict[str, Any]], task: str) -> str:
     """Return what Thompson sampling comes to by itself, as the scale of the differences."""
     cells, is_regret = [], False
     for t in SHOWN:
-        values, is_regret = find_values(runs, task, ALONE, t)
+        values, found_regret = find_values(runs, task, ALONE, t)
+        is_regret |= found_regret
         cells.append(f"{statistics.mean(values.values()):.4f}" if values else "")
     what = "regret" if is_regret else "best value"
     return f"| {task} | *Thompson sampling's own {what}* | {' | '.join(cells)} |  |  |"
