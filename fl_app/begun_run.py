@@ -145,7 +145,7 @@ def _check_queries(file: Path, checkpoint: Checkpoint) -> None:
     for number, line in enumerate(kept.splitlines(), 1):
         try:
             row = json.loads(line)
-            counts = [row[key] for key in ("round", "agent", "failures")]
+            counts = [row[key] for key in ("round", "agent", "failures", "outside")]
             fits = {"best_value", "best_point"} <= row.keys()
             fits = fits and all(type(count) is int and count >= 0 for count in counts)
             fits = fits and 1 <= row["round"] <= checkpoint.server_round

@@ -133,8 +133,7 @@ class SearchRun(RecordedRun):
         for row in rows:
             self._told[row["agent"]] = row
             self._failures[row["agent"]] += row["failures"]
-            # Not there in what an earlier version wrote, from which a run may go on.
-            self._outside[row["agent"]] += row.get("outside", 0)
+            self._outside[row["agent"]] += row["outside"]
 
     def _write_results(self, arrays: ArrayRecord) -> dict[str, Any]:
         settings = self._settings

@@ -1,11 +1,13 @@
 """What clients say of their evaluations: where an owner looks, once, and nowhere else."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -15,7 +17,9 @@ from fl_app.client_app import STATE_KEY, _simulated_log
 from fl_app.config import compose_settings
 from fl_app.engines import SIMULATED_KEY
 from fl_app.evaluation_log import EvaluationLog
-from fl_app.objectives import Observation
+from fl_app.objectives import Observation, observe
+from fl_app.objectives.settings import SyntheticSettings
+from fl_app.objectives.synthetic import Synthetic
 from fl_app.run_log import log_to
 from tests.fl_app.ended import Ended
 
@@ -278,3 +282,22 @@ def test_a_worker_s_traceback_passes_the_terminal_by(
         logging.getLogger("fl_app.x").handle(logging.makeLogRecord(values))
     assert "my secret" in (tmp_path / "run.log").read_text()
     assert capfd.readouterr().err == "WARNING line\n"
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt]
+)
+def test_all_but_an_interruption_is_a_failed_evaluation(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fail(*_: object) -> float:
+        raise error
+
+    objective = Synthetic(SyntheticSettings("synthetic", num_agents=2), 0)
+    monkeypatch.setattr(Synthetic, "evaluate", fail)
+    point = objective.space.decode(np.full(objective.space.dimension, 0.5))
+    if error in (GeneratorExit, KeyboardInterrupt):
+        with pytest.raises(error):
+            observe(objective, 0, point)
+    else:
+        assert observe(objective, 0, point).reason == error.__name__

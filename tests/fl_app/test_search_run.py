@@ -136,6 +136,7 @@ def test_a_secret_search_says_nothing_of_the_agents(fl_app: Any) -> None:
         (("strategy.noise_multiplier=1.2",), 1.2 * 20**0.5 / 5, True),
         (("strategy.noise_multiplier=0",), None, False),
         (("strategy.control=oracle",), None, False),
+        (("strategy.noise_multiplier=1", "strategy.control=random"), None, True),
     ],
 )
 def test_a_shared_point_says_how_much_of_it_is_noise(
@@ -148,7 +149,8 @@ def test_a_shared_point_says_how_much_of_it_is_noise(
     assert shared["noise_share"] == (None if share is None else pytest.approx(share))
     assert shared["mostly_noise"] is mostly
     assert ("Shared point" in ended.output) == (share is not None)
-    assert ("mostly noise" in ended.output) is mostly
+    # Of random vectors the control's name says it.
+    assert ("mostly noise" in ended.output) == (mostly and share is not None)
 
 
 @pytest.mark.parametrize("before", [True, False])
