@@ -1,6 +1,5 @@
 """A simulation on a Ray cluster that is there already, of two nodes on this machine."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -43,7 +42,10 @@ class Cluster:
         }
         host, _, port = self.address.partition(":")
         common = [f"--node-ip-address={host}", "--num-cpus=1", "--block", "--disable-usage-stats"]
+        # Ports of workers as they are free: Ray refuses a head whose own port is in their range.
+        common += ["--min-worker-port=0", "--max-worker-port=0"]
         head = ["--head", f"--port={port}", f"--temp-dir={self.folder}"]
+        head += [f"--ray-client-server-port={find_free_port()}"]
         self.processes = [self._start(*head, "--include-dashboard=false", *common)]
         try:
             self._wait_for(1)
@@ -54,14 +56,15 @@ class Cluster:
             raise
 
     def _start(self, *words: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            ["ray", "start", *words],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with (Path(self.folder) / "said").open("ab") as said:
+            return subprocess.Popen(
+                ["ray", "start", *words],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def cpus(self) -> list[float]:
         words = [sys.executable, "-c", COUNT, self.address]
@@ -75,9 +78,13 @@ class Cluster:
 
     def _wait_for(self, count: int) -> None:
         deadline = time.monotonic() + PATIENCE
-        while len(self.cpus()) != count:
+        while True:
+            # Of a node that has ended, asking would only wait.
             if any(process.poll() is not None for process in self.processes):
-                raise ChildProcessError  # its port was taken meanwhile
+                # Its port was taken meanwhile, for instance.
+                raise ChildProcessError((Path(self.folder) / "said").read_text(errors="replace"))
+            if len(self.cpus()) == count:
+                return
             assert time.monotonic() < deadline, f"no cluster of {count} nodes"
             time.sleep(0.5)
 
@@ -95,12 +102,13 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    for _ in range(3):
-        with contextlib.suppress(ChildProcessError):
+    for attempts_left in (2, 1, 0):
+        try:
             cluster = Cluster()
             break
-    else:
-        raise AssertionError("no cluster")
+        except ChildProcessError:
+            if not attempts_left:
+                raise
     yield cluster
     cluster.close()
 
