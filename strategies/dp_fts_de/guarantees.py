@@ -1,5 +1,6 @@
 """What DP-FTS-DE guarantees, to whom, and under which assumptions."""
 
+from dataclasses import replace
 from typing import Any
 
 from strategies.dp_fts_de.algorithm import release_mechanism, weigh_agents
@@ -12,8 +13,10 @@ TRUSTED_SERVER = (
     "the server is trusted: it is sent the agents' vectors without noise and adds the noise itself "
     "(the curator model)"
 )
-
-
+# Of a run without sharing, whose agents send no vector.
+TOLD_SERVER = (
+    "in this seeded simulation agents report their values, queries and regret to the server"
+)
 _TIMING = "timing: how long an agent takes to answer is not covered"
 
 
@@ -45,34 +48,34 @@ def list_guarantees(parameters: DpFtsDeParameters, num_releases: int) -> list[Gu
     spent = spend(parameters, num_releases)
     known = spent is not None and spent.epsilon <= MAX_EPSILON
     why_not = _why_not(parameters, spent)
-    return [
-        Guarantee(
-            adversary="model_user",
-            colluding_fraction=1.0,
-            unit="client",
-            neighboring_relation="zero_out",
-            epsilon=spent.epsilon if spent and known else None,
-            delta=float(parameters.target_delta) if known else None,
-            accountant=spent.accountant if spent and known else None,
-            randomness=parameters.randomness,
-            assumptions=_assumptions(parameters, num_releases) if known else (),
-            valid=why_not is None,
-            why_not=why_not,
-        ),
-        Guarantee(
-            adversary="server",
-            colluding_fraction=1.0,
-            unit="client",
-            neighboring_relation="zero_out",
-            epsilon=None,
-            delta=None,
-            accountant=None,
-            randomness=parameters.randomness,
-            assumptions=(),
-            valid=False,
-            why_not=TRUSTED_SERVER,
-        ),
-    ]
+    user = Guarantee(
+        adversary="model_user",
+        colluding_fraction=1.0,
+        unit="client",
+        neighboring_relation="zero_out",
+        epsilon=spent.epsilon if spent and known else None,
+        delta=float(parameters.target_delta) if known else None,
+        accountant=spent.accountant if spent and known else None,
+        randomness=parameters.randomness,
+        assumptions=_assumptions(parameters, num_releases) if known else (),
+        valid=why_not is None,
+        why_not=why_not,
+    )
+    if parameters.control == "no_sharing" and parameters.randomness == "secret":
+        # The server is sent no more than anybody else: word that steps are done.
+        return [user, replace(user, adversary="server")]
+    is_alone = parameters.control == "no_sharing"
+    server = replace(
+        user,
+        adversary="server",
+        epsilon=None,
+        delta=None,
+        accountant=None,
+        assumptions=(),
+        valid=False,
+        why_not=TOLD_SERVER if is_alone else TRUSTED_SERVER,
+    )
+    return [user, server]
 
 
 def _why_not(parameters: DpFtsDeParameters, spent: EpsilonBound | None) -> str | None:

@@ -1,6 +1,7 @@
 """The rows of privacy.json: the other agents first, then the server, which is trusted."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ def test_nobody_shares_nothing_is_spent() -> None:
     assert "nothing leaves an agent" in said
     assert "timing" in said
     assert describe_noise(make(control="no_sharing")) == {"sensitivity": None, "noise_std": None}
+
+
+def test_where_nobody_shares_the_server_learns_no_more_than_others() -> None:
+    alone = {"control": "no_sharing", "noise_multiplier": 0.0}
+    user, server = list_guarantees(make(**alone), 0)
+    assert server == replace(user, adversary="server")
+    assert server.epsilon == 0.0
+    assert server.valid
+    # Of a simulation it is given what agents found, and of other runs their vectors.
+    user, server = list_guarantees(make(**alone, randomness="seeded"), 0)
+    assert server.why_not is not None
+    for row, word in ((server, "report their values"), (list_guarantees(make(), 4)[1], "vectors")):
+        assert row.adversary == "server"
+        assert row.epsilon is row.delta is row.accountant is None
+        assert word in str(row.why_not)
+        assert not row.valid
+        assert row.assumptions == ()
+    assert "vectors" not in server.why_not
 
 
 def test_the_noise_of_a_broadcast_number_is_named() -> None:
