@@ -61,8 +61,10 @@ def read_queries() -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path("run", "queries.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("secret", [True, False])
+@pytest.mark.parametrize(
+    ("secret", "workers"),
+    [(True, 1), (False, 1), (True, 2), pytest.param(False, 2, marks=pytest.mark.slow)],
+)
 def test_a_failure_s_traceback_is_in_the_clients_log_alone(
     search: Callable[..., Ended], secret: bool, workers: int
 ) -> None:

@@ -247,6 +247,7 @@ def test_the_missing_package_is_named_with_its_extra(monkeypatch):
         divide("IidPartitioner")
 
 
+@pytest.mark.slow
 def test_the_command_line_and_a_default_run_load_nothing_of_it(tmp_path):
     program = (
         "import sys, fl_app.cli\n"

@@ -39,6 +39,7 @@ def compute(word: str, threads: str) -> tuple[str, list[int]]:
     return digest, found
 
 
+@pytest.mark.slow
 def test_products_have_the_same_bits_with_any_number_of_threads() -> None:
     alone = compute("one", "1")
     many = compute("one", "4")

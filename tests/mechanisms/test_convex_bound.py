@@ -229,7 +229,7 @@ def most_curved(training, steps):
     return Neighbours(model, features, labels, 0, features[0], 1.0)
 
 
-@pytest.mark.parametrize("steps", [1, 5, 20])
+@pytest.mark.parametrize("steps", [1, 5, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_search_comes_close_to_the_bound_and_never_passes_it(loss, steps):
     largest = search(loss, steps, starts=100, mutations=30, seed=steps)

@@ -37,7 +37,8 @@ def test_they_solve_the_integral_equation_on_another_grid(lengthscale, count):
 
 
 def test_feature_j_changes_its_sign_j_times_and_starts_positive():
-    x = np.linspace(0.0, 1.0, 2001)[:, None]
+    # Without the middle, where odd features are 0 up to rounding, or exactly.
+    x = np.linspace(0.0, 1.0, 2000)[:, None]
     values = leading_eigenfunctions(10, 1, 0.3).values(x)
     assert (values[0] > 0).all()
     assert np.array_equal((np.diff(np.sign(values), axis=0) != 0).sum(axis=0), np.arange(10))

@@ -57,7 +57,7 @@ def assert_same_model(found: dict[str, np.ndarray], expected: dict[str, np.ndarr
     }
 
 
-@pytest.mark.parametrize("num_clients", [10, 100])
+@pytest.mark.parametrize("num_clients", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_with_masks_and_no_noise_it_is_fedavg_over_rounded_updates(num_clients: int) -> None:
     run = start(RecordingGrid(num_clients), 3, **MASKS_ALONE)
     assert [row.num_replies for row in run.rows] == [num_clients] * 3
