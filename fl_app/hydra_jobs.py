@@ -23,7 +23,14 @@ from fl_app.config import (
 from fl_app.errors import ConfigError, RunError
 from fl_app.run_inputs import check_data, fill_num_clients, with_absolute_paths
 from fl_app.run_words import RunWords, parse_words
-from fl_app.sweep import find_begun, show_overrides, take_resumed, told_job, write_again
+from fl_app.sweep import (
+    OtherSettingsError,
+    find_begun,
+    show_overrides,
+    take_resumed,
+    told_job,
+    write_again,
+)
 
 if TYPE_CHECKING:
     from fl_app.begun_run import BegunRun
@@ -105,7 +112,7 @@ def _sweep(
                 rounds = settings.rounds
                 try:
                     begun = find_begun(folder, settings) if resumes else None
-                except ConfigError:
+                except OtherSettingsError:
                     is_foreign = True
                     raise
                 if is_foreign and begun is None:

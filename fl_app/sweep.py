@@ -65,13 +65,19 @@ def take_resumed(overrides: list[str]) -> list[str]:
     return [*rest, f"{SWEEP_DIR}={quote_text(str(folder.absolute()))}"]
 
 
+class OtherSettingsError(ConfigError):
+    """A job's folder holds a run of other settings."""
+
+
 def find_begun(folder: Path, settings: RunSettings) -> BegunRun | None:
     """Return the run that a job has left in its folder; None if it has not begun.
 
     Raises
     ------
+    OtherSettingsError
+        If the run has other settings.
     ConfigError
-        If the run has other settings, or its files are damaged.
+        If its files are damaged.
     """
     from fl_app.begun_run import BegunRun
     from fl_app.checkpoint import digest_settings
@@ -84,7 +90,7 @@ def find_begun(folder: Path, settings: RunSettings) -> BegunRun | None:
     if digest_settings(read_run_settings(file.read_text(encoding="utf-8"))) != digest_settings(
         settings
     ):
-        raise ConfigError(
+        raise OtherSettingsError(
             RESUME, str(folder), "the folder of this job: the run in it has other settings"
         )
     begun = BegunRun(folder.resolve(), settings)

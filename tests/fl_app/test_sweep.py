@@ -150,6 +150,22 @@ def test_a_job_of_other_settings_is_not_taken_over(fl_app: Any, tmp_path: Path) 
     assert read_jobs(tmp_path / "sweep") == before
 
 
+def test_where_one_job_is_damaged_the_others_go_on(fl_app: Any, tmp_path: Path) -> None:
+    words = ("num_rounds=1", *SMALL)
+    assert fl_app("run", "-m", "seed=0,1", *words, "hydra.sweep.dir=sweep").code == 0
+    Path(tmp_path, "sweep", "0", "config.yaml").write_text("num_rounds: [\n")
+    Path(tmp_path, "sweep", "1", "summary.json").write_text("{")
+    ended = fl_app("run", "-m", "seed=0,1,2", *words, "resume=sweep")
+    assert ended.code == 1
+    first, second = ended.errors.splitlines()
+    assert "config.yaml" in first
+    assert "summary.json" in second
+    assert "other settings" not in ended.errors
+    # The third had not begun, and is no part of what is damaged.
+    assert [row[2] for row in table_rows(ended)][:2] == ["failed", "failed"]
+    assert Path(tmp_path, "sweep", "2", "summary.json").exists()
+
+
 def test_a_file_sees_each_job_begin_and_end(fl_app: Any) -> None:
     ended = fl_app(
         *("run", "-m", "strategy.batch_size=4,5000", "num_rounds=2", "num_clients=3"),
