@@ -42,6 +42,13 @@ def read_outcome(folder: Path) -> Outcome:
 
 
 @pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longest and is not looked at."""
+    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
+    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
+
+
+@pytest.fixture
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
     """Run overrides on the in-process engine."""
 

@@ -45,13 +45,6 @@ def fl_app(
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes longest and is not looked at."""
-    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
-    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
-
-
-@pytest.fixture
 def break_after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let a run end without a word, before or after the checkpoint of a round."""
 

@@ -19,13 +19,6 @@ from tests.fl_app.ended import EXTRAS, FILES, after_rounds, assert_refused, list
 SMALL = "num_rounds=2"
 
 
-@pytest.fixture
-def no_report(monkeypatch):
-    """Leave out what takes longest, where it is not looked at."""
-    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
-    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
-
-
 # Runs
 
 

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_app.config import compose_settings
 from fl_app.data import DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError
 from fl_app.models import ModelSettings
 from fl_app.registry import METHODS, build_strategy
 from fl_app.run_config import build_settings, read_run_config, read_run_settings, to_yaml
-from fl_app.run_inputs import check_data
-from fl_app.settings import BudgetSettings, EngineSettings, RunSettings
+from fl_app.settings import EngineSettings, RunSettings
 from fl_app.strategy_settings import StrategySettings, TrainingSettings
 from fl_app.structure import build
 
@@ -72,6 +70,8 @@ CONTRADICTIONS = [
     ({"num_sampled_clients": 3, "min_replies": 4}, "min_replies", "at most the clients of a round"),
     ({"fraction_train": 0.2, "min_replies": 3}, "min_replies", "at most the clients of a round, 2"),
 ]
+
+
 OUT_OF_RANGE = [
     ({"seed": -1}, "seed", "[0, 2**63)"),
     ({"seed": 2**63}, "seed", "[0, 2**63)"),
@@ -197,7 +197,11 @@ def test_the_methods_are_those_that_the_settings_name():
 
 
 FLOATS = st.floats(min_value=1e-12, max_value=1e9)
+
+
 SEEDS = st.integers(0, 2**63 - 1)
+
+
 # Any text that YAML can hold.
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"))
 
@@ -336,58 +340,3 @@ def test_a_client_needs_neither_hydra_nor_what_only_the_server_draws_with():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("budget", "key"),
-    [
-        ({"uplink_bits": 0}, "budget.uplink_bits"),
-        ({"uplink_bits": 8, "capacity": 1.0, "seconds": 1.0}, "budget.capacity"),
-        ({"capacity": 1.0}, "budget.seconds"),
-        ({"seconds": 1.0}, "budget.capacity"),
-        ({"capacity": 0.0, "seconds": 1.0}, "budget.capacity"),
-        ({"capacity": 1.0, "seconds": float("nan")}, "budget.seconds"),
-    ],
-)
-def test_budgets_that_are_refused(budget: dict, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        BudgetSettings(**budget)
-    assert str(caught.value).startswith(f"{key}: ")
-
-
-def test_a_budget_in_bits() -> None:
-    assert BudgetSettings().bits is None
-    assert BudgetSettings(uplink_bits=10**15).bits == 10**15
-    # B = C T of the paper's equation (12), rounded down.
-    assert BudgetSettings(capacity=2.5, seconds=3.0).bits == 7
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (
-            ["budget.uplink_bits=1000"],
-            "budget.uplink_bits: 1000; allowed: at least K r beta = 20 rounds * 10 clients * 5232 "
-            "bits = 1046400 bits",
-        ),
-        (
-            ["budget.capacity=10", "budget.seconds=2.5"],
-            "budget.capacity * budget.seconds: 25; allowed: at least K r beta = 20 rounds",
-        ),
-        (["strategy.sampling=poisson"], "strategy.sample_rate: null; allowed: a number in (0, 1]"),
-        (["strategy=dp_sgd", "strategy.unit=client"], "strategy.unit: 'client'; allowed: record"),
-        (
-            ["strategy=dp_sgd", "model=user", "model.path=tests.fl_app.own_models:with_batch_norm"],
-            "strategy.max_grad_norm: 1.0; allowed: null with this model",
-        ),
-        (["strategy.max_grad_norm=1"], "strategy.sensitivity: 'one_step'"),
-        (["participation=all"], "participation: 'all'; allowed: fixed or poisson"),
-        (["num_clients=null"], "num_clients: null; allowed: an integer >= 1"),
-        (["strategy.colluding_fraction=1.5"], "strategy.colluding_fraction: 1.5"),
-    ],
-)
-def test_what_a_run_refuses_before_it_starts(words: list[str], text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_data(compose_settings(words))
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import sqlite3
 import time
@@ -20,59 +19,18 @@ from fl_app.device_state import list_entries
 from fl_app.engines.client_node import FIRST_NODE_ID, ClientNodes
 from strategies.niss.messages import READY, REGISTER, UPLOAD
 from tests.conftest import Outcome, read_outcome
-from tests.integration.test_resume import Command, assert_same, has_rows, kill_once, new_seed
+from tests.integration.test_resume import Command, assert_same, has_rows
 
-# Everything that must survive: a changing cohort, lost and late replies, clients that vanish,
-# rounds that are tried again, and participations that are used up before the run is over.
-SEEDED = (
-    *("strategy=niss", "num_rounds=25", "num_clients=8", "num_sampled_clients=5", "seed=7"),
-    *("strategy.max_participations=14", "strategy.batch_size=4", "strategy.min_ready=3"),
-    *("faults.loss_rate=0.06", "faults.late_rate=0.06", "faults.drop_after_ready=0.1"),
-    *("faults.seed=3", "strategy.max_dropouts=1"),
-)
+pytestmark = pytest.mark.usefixtures("no_report")
+
 ROUNDS, CLIENTS = 4, 5
 SECRET = (
     *("strategy=niss", f"num_rounds={ROUNDS}", f"num_clients={CLIENTS}", "randomness=secret"),
     *("strategy.max_participations=9", "strategy.batch_size=4"),
 )
+
+
 EVERYBODY = set(range(CLIENTS))
-
-
-def kill_and_resume(draw: random.Random, folder: Path, kills: int) -> int:
-    """Return how often the seeded run was killed before it was left to end."""
-    killed = 0
-    words: tuple[str, ...] = (*SEEDED, f"hydra.run.dir={folder.name}")
-    for _ in range(kills):
-        killed += kill_once(draw, folder, words)
-        words = (f"resume={folder.name}",)
-    last = Command(*words, folder=folder.parent)
-    assert last.finish() == 0, last.output.read_text()
-    return killed
-
-
-def assert_seeded(run: Callable[..., Outcome], folder: Path, kills: int) -> None:
-    expected = run(*SEEDED)
-    assert sum((row["num_attempts"] or 1) - 1 for row in expected.rows) > 3
-    assert sum(row["num_ineligible"] for row in expected.rows) > 0
-    assert kill_and_resume(random.Random(new_seed()), folder, kills) > 0
-    outcome = read_outcome(folder)
-    assert_same(outcome, expected)
-    ledgers = [list_entries(each.folder / "checkpoint") for each in (outcome, expected)]
-    assert ledgers[0] == ledgers[1]
-
-
-def test_a_seeded_run_killed_once_ends_as_if_nothing_had_happened(
-    run: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    assert_seeded(run, tmp_path / "run", 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
-def test_a_seeded_run_killed_six_times(
-    run: Callable[..., Outcome], tmp_path: Path, number: int
-) -> None:
-    assert_seeded(run, tmp_path / "run", 6)
 
 
 class Watched:
@@ -113,13 +71,6 @@ class Watched:
 
     def uploads(self) -> list[dict[str, Any]]:
         return [each for each in self.read() if each["phase"] == UPLOAD and each["answered"]]
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes longest and is not looked at."""
-    monkeypatch.setattr("fl_app.report.plots.write_plots", lambda run, folder: [])
-    monkeypatch.setattr("fl_app.report.html.write_report", lambda run, path: path)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +127,8 @@ def assert_no_key_is_used_twice(uploads: Iterable[dict[str, Any]], notes: list[d
 # Where the process ends: phase, round, attempt, after which client's answer; and by that, the
 # attempt in which the round is asked next, and the uploads that are charged in vain.
 LAST = CLIENTS - 1
+
+
 MOMENTS = {
     "while registering": ((REGISTER, 1, 1, 2), 1, set()),
     "all registered": ((REGISTER, 1, 1, LAST), 1, set()),
