@@ -133,10 +133,10 @@ def _bench_work(model: str, num_clients: int) -> Iterator[None]:
         return dataset
 
     with contextlib.ExitStack() as stack:
-        for module in ("local_task", "federated_run"):
+        for module in ("local_model", "federated_run"):
             stack.enter_context(mock.patch(f"fl_app.{module}.build_model", build_model))
-        for module in ("local_task", "server_app"):
-            stack.enter_context(mock.patch(f"fl_app.{module}.load_dataset", load_dataset))
+        for place in ("local_task.load_dataset", "server_app.load_server_data"):
+            stack.enter_context(mock.patch(f"fl_app.{place}", load_dataset))
         yield
 
 
@@ -147,7 +147,7 @@ def product(
     from fl_app.client_app import app as client_app
     from fl_app.config import compose_settings
     from fl_app.engines.in_process import run_in_process
-    from fl_app.local_task import _build_shared
+    from fl_app.local_model import _build_shared
     from fl_app.server_app import app as server_app
     from strategies.dp_fedpaq.server import DpFedPaq
 
