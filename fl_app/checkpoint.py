@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from fl_app.engines.stored_reply import Blobs
 from fl_app.errors import ConfigError
-from fl_app.model_arrays import Arrays, load_model_file, save_model
+from fl_app.model_files import Arrays, load_model_file, save_model
 from fl_app.settings import EngineSettings, RunSettings
 
 CHECKPOINT_FILE = "server.safetensors"

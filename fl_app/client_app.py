@@ -27,7 +27,7 @@ from fl_app.device_state import STATE_FILE, FolderState
 from fl_app.engines import SIMULATED_KEY
 from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
-from fl_app.one_thread import use_one_thread
+from fl_app.one_thread import load_torch, use_one_thread
 from fl_app.registry import METHODS
 from fl_app.run_log import log_client_to
 from fl_app.run_name import parse_name
@@ -98,6 +98,8 @@ def train(message: Message, context: Context) -> Message:
     policy = _read_policy(context)
     settings = _parse_settings(str(message.content["config"][SETTINGS_KEY]))
     policy.check(settings)
+    if settings.needs_torch:
+        load_torch()
     with _opened(policy, context, settings, message.content["config"]) as (state, limits):
         task = LocalTask(
             settings,

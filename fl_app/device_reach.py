@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fl_app.data import DataSettings
 from fl_app.data.settings import PartitionSettings
-from fl_app.models import ModelSettings
+from fl_app.model_settings import ModelSettings
 from fl_app.objectives.settings import (
     LandmineSettings,
     LocalTrainingSettings,

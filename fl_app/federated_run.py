@@ -11,8 +11,9 @@ from fl_app.checkpoint import Checkpoint
 from fl_app.data import FederatedDataset
 from fl_app.errors import RunError
 from fl_app.evaluation import evaluate, global_train_loss
-from fl_app.local_task import check_model, shared_model
-from fl_app.model_arrays import sha256_of_arrays, to_arrays
+from fl_app.local_model import check_model, shared_model
+from fl_app.model_arrays import to_arrays
+from fl_app.model_files import sha256_of_arrays
 from fl_app.models import build_model
 from fl_app.published import compare_with_published
 from fl_app.recorded_run import RecordedRun

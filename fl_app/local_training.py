@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from fl_app.data.records import DataError, Records
 from fl_app.memory_format import channels_last
-from fl_app.model_arrays import Arrays, load_arrays, to_arrays
+from fl_app.model_arrays import load_arrays, to_arrays
+from fl_app.model_files import Arrays
 from fl_app.models import input_placement
 
 Gradient = Callable[

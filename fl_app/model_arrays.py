@@ -1,22 +1,14 @@
-"""A model's state as NumPy arrays: taken out, put back, stored in a file, and identified."""
+"""A model's state as NumPy arrays: taken out and put back."""
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
-Arrays = dict[str, NDArray[Any]]
-
-FORMAT_VERSION = "1"
+from fl_app.model_files import Arrays, as_native
 
 # NumPy has no bfloat16, and float16 would lose what a server's mean of many models gains.
 _EXPORTED_AS: dict[torch.dtype, type[np.generic]] = {
@@ -105,93 +97,6 @@ def check_names(state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         )
 
 
-def save_model(
-    path: str | os.PathLike[str],
-    arrays: Mapping[str, NDArray[Any]],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write arrays to a safetensors file, all or nothing.
-
-    Parameters
-    ----------
-    path : path-like
-        The file; an existing one is replaced only once the new one is complete on disk.
-    arrays : mapping of str to numpy.ndarray
-        As `to_arrays` gives them.
-    metadata : mapping of str to str, optional
-        Further entries of the file's header. "format_version" and "names" are taken.
-
-    Raises
-    ------
-    ValueError
-        If `metadata` uses a name that is taken.
-    OSError
-        If the file cannot be written.
-    """
-    target = Path(path)
-    extra = dict(metadata or {})
-    if taken := {"format_version", "names"} & set(extra):
-        raise ValueError(f"metadata: {sorted(taken)} is written by the format itself")
-    # safetensors orders by size; the model's order is part of what a model is here.
-    header = {"format_version": FORMAT_VERSION, "names": json.dumps(list(arrays)), **extra}
-    # safetensors stores an array's memory as it lies: it must be native and contiguous.
-    content = {name: _native(array) for name, array in arrays.items()}
-    data = safetensors.numpy.save(content, metadata=header)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def load_model_file(path: str | os.PathLike[str]) -> Arrays:
-    """Read the arrays that `save_model` wrote, in their order.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a safetensors file of this format, or of an unknown version of it.
-    OSError
-        If the file cannot be read.
-    """
-    try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            metadata = file.metadata() or {}
-            version = metadata.get("format_version")
-            if version != FORMAT_VERSION:
-                raise ValueError(
-                    f"{path}: format_version {version!r}; {FORMAT_VERSION!r} is needed (a model "
-                    "file that this application wrote)"
-                )
-            names = json.loads(metadata["names"])
-            if sorted(names) != sorted(file.keys()):
-                raise ValueError(f"{path}: the list of names differs from the arrays in the file")
-            return {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: not a model file of this application: {error}") from error
-
-
-def sha256_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of names, types, shapes and values, in hexadecimal.
-
-    Equal digests mean equal models, bit for bit (-0.0 differs from 0.0); neither the order of the
-    names nor an array's layout in memory matters.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = _native(arrays[name])
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        # The lengths make the boundaries part of what is hashed.
-        head = json.dumps([name, array.dtype.str, array.shape]).encode()
-        digest.update(len(head).to_bytes(8, "little") + head)
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -226,10 +131,4 @@ def _as_source(name: str, value: Any, tensor: torch.Tensor) -> torch.Tensor:
     both_float = array.dtype.kind == expected.kind == "f" and array.dtype.itemsize <= 8
     if not both_float and array.dtype != expected:
         raise ValueError(f"arrays: {name} is {array.dtype}; {expected} is needed")
-    return torch.from_numpy(np.require(_native(array), requirements=["W"]))
-
-
-def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, or a copy, contiguous and in this machine's byte order."""
-    array = np.asarray(array)
-    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(np.require(as_native(array), requirements=["W"]))

@@ -1,18 +1,25 @@
 """One thread a process: the sums of a run must not depend on how many cores there are."""
 
+import sys
 from functools import cache
-
-import torch
 
 
 def use_one_thread() -> None:
-    """Limit torch and the linear algebra of NumPy and SciPy to one thread in this process.
+    """Limit torch, if it is loaded, and the linear algebra of NumPy and SciPy to one thread.
 
     For matrices as small as those of a Gaussian process, more threads are far slower, too: they
     wait for one another.
     """
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        load_torch()
     _limit_linear_algebra()
+
+
+def load_torch() -> None:
+    """Import torch, with one thread: before whatever a run computes with it."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @cache

@@ -10,7 +10,7 @@ from torch import nn
 
 from fl_app.data.records import DataError, Records
 from fl_app.local_training import StepSettings, require_number, take_steps
-from fl_app.model_arrays import Arrays
+from fl_app.model_files import Arrays
 from fl_app.per_example_gradients import (
     check_per_example,
     per_example_hooks,

@@ -28,11 +28,6 @@ def check_data(settings: RunSettings) -> None:
     DataError
         If data is missing or cannot be divided as asked.
     """
-    from fl_app.local_task import check_model
-    from fl_app.model_arrays import to_arrays
-    from fl_app.models import build_model
-    from fl_app.registry import check_budget
-
     settings = fill_num_clients(settings)
     if settings.search is not None:
         from fl_app.search_task import planned_parameters, read_search_space
@@ -41,6 +36,11 @@ def check_data(settings: RunSettings) -> None:
             read_search_space(settings)
         planned_parameters(settings)
         return
+    from fl_app.local_model import check_model
+    from fl_app.model_arrays import to_arrays
+    from fl_app.models import build_model
+    from fl_app.registry import check_budget
+
     data = load_server_data(settings)
     try:
         model = build_model(settings.model, data.feature_shape, data.num_classes, settings.seed)

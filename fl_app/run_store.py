@@ -18,7 +18,7 @@ from fl_app.asked_clients import ASKED_FILE
 from fl_app.checkpoint import CHECKPOINT_FILE, Checkpoint, write_checkpoint
 from fl_app.device_state import STATE_FILE, has_entries
 from fl_app.errors import RunError
-from fl_app.model_arrays import save_model
+from fl_app.model_files import save_model
 from fl_app.run_files import (
     BEST_POINT_FILE,
     CHECKPOINT_FOLDER,

@@ -12,7 +12,8 @@ from fl_app.data import DataSettings, FederatedDataset, PartitionSettings, load_
 from fl_app.errors import ConfigError
 from fl_app.evaluation import Evaluation, evaluate
 from fl_app.local_training import project_records
-from fl_app.model_arrays import Arrays, load_arrays, load_model_file
+from fl_app.model_arrays import load_arrays
+from fl_app.model_files import Arrays, load_model_file
 from fl_app.models import build_model, input_placement
 from fl_app.named_code import list_named_code, read_allowed_code, require_named_again
 from fl_app.run_config import read_run_settings

@@ -28,8 +28,7 @@ from fl_app.engines.submitted_run import (
 )
 from fl_app.engines.workers import WorkerWatch
 from fl_app.errors import ConfigError, RunError
-from fl_app.federated_run import FederatedRun
-from fl_app.one_thread import use_one_thread
+from fl_app.one_thread import load_torch, use_one_thread
 from fl_app.recorded_run import RecordedRun, default_folder
 from fl_app.roll_call import is_remote, read_client_ids, read_device_ids
 from fl_app.run_config import to_yaml
@@ -123,9 +122,13 @@ def _run(grid: Grid, run_config: Mapping[str, Any], run_id: int) -> Path:
 
 def _build_run(settings: RunSettings, *arguments: Any) -> RecordedRun:
     """Load what the server needs of the data, and build the run."""
+    if settings.needs_torch:
+        load_torch()
     if settings.search is not None:
         space, nested = read_search_space(settings), nested_guarantees(settings)
         return SearchRun(settings, space, nested, *arguments)
+    from fl_app.federated_run import FederatedRun
+
     return FederatedRun(settings, load_server_data(settings), *arguments)
 
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from fl_app.data import DataSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError, show
-from fl_app.models import ModelSettings
+from fl_app.model_settings import ModelSettings
 from fl_app.objectives.settings import ObjectiveName, ObjectiveSettings, UserObjectiveSettings
 from fl_app.published import PublishedSettings
 from fl_app.strategy_settings import (
@@ -222,6 +222,11 @@ class RunSettings:
     def search(self) -> SearchSettings | None:
         """The keys of a method that searches; None for those that train a model."""
         return self.strategy if isinstance(self.strategy, SearchSettings) else None
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether clients and server may compute with torch: some searches start without."""
+        return self.objective is None or self.objective.needs_torch
 
     @property
     def rounds(self) -> int:

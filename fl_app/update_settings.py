@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fl_app.models import loss_family
+from fl_app.model_settings import loss_family
 from fl_app.settings import RunSettings
 from fl_app.strategy_settings import TrainingSettings
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from fl_app.import_path import call_function
+from fl_app.model_settings import KEY
 
-KEY = "model.path"
 _NUM_RECORDS = 3  # of the batch that a model is tried on
 
 

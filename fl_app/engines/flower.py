@@ -12,8 +12,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import torch
-
 from fl_app.client_app import STATE_KEY
 from fl_app.engines.bundle import write_bundle
 from fl_app.engines.outcome import read_outcome
@@ -52,6 +50,8 @@ def run_simulation(settings: RunSettings, folder: Path, resume: bool = False) ->
     """
     store = RunStore(folder, resume)
     # Writing is the ServerApp's part from here on.
+    import torch
+
     store.close()
     with own_superlink(settings.engine.ray_address) as superlink:
         home, clients = superlink.home, find_client_log(store.folder, settings.randomness)

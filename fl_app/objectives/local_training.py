@@ -10,7 +10,8 @@ from fl_app.errors import ConfigError
 from fl_app.evaluation import evaluate
 from fl_app.local_training import StepSettings, train_steps
 from fl_app.model_arrays import to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 from fl_app.objectives.objective import Objective
 from fl_app.objectives.settings import LocalTrainingSettings
 from fl_app.search_space import AxisValue, IntegerAxis, SearchSpace

@@ -19,7 +19,7 @@ from fl_app.objectives.settings import (
 )
 
 if TYPE_CHECKING:
-    from fl_app.models import ModelSettings
+    from fl_app.model_settings import ModelSettings
     from fl_app.objectives.objective import Objective
     from strategies.mechanisms.rng import RandomnessKind
 

@@ -42,6 +42,11 @@ class ObjectiveSettings:
         """Whether it reads the data and trains the model that are configured beside it."""
         return False
 
+    @property
+    def needs_torch(self) -> bool:
+        """Whether torch may be used in an evaluation; a function of the user's own may use it."""
+        return True
+
     def with_absolute_paths(self) -> Self:
         """Return the same settings independently of the current folder."""
         root = getattr(self, "root", None)
@@ -69,6 +74,10 @@ class LandmineSettings(ObjectiveSettings):
     root: str | None = None
     axes: Literal["linear", "log"] = "linear"
     scores: Literal["decision", "platt"] = "decision"
+
+    @property
+    def needs_torch(self) -> bool:  # noqa: D102
+        return False
 
     def space(self) -> SearchSpace:  # noqa: D102
         kind: Literal["float", "log_float"] = "log_float" if self.axes == "log" else "float"
@@ -109,6 +118,10 @@ class SyntheticSettings(ObjectiveSettings):
         _require_between("lengthscale", self.lengthscale, 0.01, 10.0)
         _require_between("deviation", self.deviation, 0.0, 100.0)
         _require_between("noise_std", self.noise_std, 0.0, 100.0)
+
+    @property
+    def needs_torch(self) -> bool:  # noqa: D102
+        return False
 
     def space(self) -> SearchSpace:  # noqa: D102
         names = (f"x{i + 1}" for i in range(self.dimension))

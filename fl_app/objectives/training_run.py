@@ -24,7 +24,7 @@ from fl_app.engines.flower_internals import own_identity
 from fl_app.engines.in_process import InProcessGrid
 from fl_app.errors import ConfigError
 from fl_app.evaluation import evaluate
-from fl_app.local_task import check_model, shared_model
+from fl_app.local_model import check_model, shared_model
 from fl_app.model_arrays import to_arrays
 from fl_app.models import build_model
 from fl_app.objectives.evaluation_guarantee import add_up_evaluations

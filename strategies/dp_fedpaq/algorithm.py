@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from strategies.dp_fedpaq.parameters import DpFedPaqParameters
 from strategies.dp_fedpaq.published_noise import published_mechanism
@@ -62,6 +61,8 @@ def plan_participations(num_rounds: int, num_sampled: int, num_clients: int) -> 
     """
     if num_sampled >= num_clients:
         return num_rounds
+    from scipy.stats import binom  # takes long to import, and not every run samples
+
     return max(1, int(binom.ppf(0.99, num_rounds, num_sampled / num_clients)))
 
 

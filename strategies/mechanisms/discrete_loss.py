@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, signal
+from scipy import fft
 
 Array = NDArray[np.float64]
 
@@ -148,6 +148,8 @@ def composed_epsilon(
     """
     places = np.rint(loss.losses / spacing).astype(np.int64)
     most = num_releases * int(places[-1])
+    from scipy.signal import lfilter  # takes long to import, and not every run counts so
+
     log_mass, log_tail_mass = (float(k) for k in loss.log_moments(np.array([tilt, tail_tilt])))
     tilted = loss.tilted_masses(tilt, log_mass)
     log_mass, log_tail_mass = num_releases * log_mass, num_releases * log_tail_mass
@@ -177,7 +179,7 @@ def composed_epsilon(
         # exp(-spacing) delta(l) + (1 - exp(-spacing)) P(loss >= l), which takes no differences.
         exponents = np.minimum(log_mass - tilt * spacing * indices, 600.0)
         survival = np.cumsum(composed[indices % size] * np.exp(exponents))
-        deltas = signal.lfilter([-math.expm1(-spacing)], [1.0, -math.exp(-spacing)], survival)
+        deltas = lfilter([-math.expm1(-spacing)], [1.0, -math.exp(-spacing)], survival)
         crossing = int(np.searchsorted(deltas, budget))
         if crossing < size:
             # Between two grid points the profile is linear in exp(epsilon).

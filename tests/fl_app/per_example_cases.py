@@ -6,7 +6,8 @@ import numpy as np
 
 from fl_app.data import DataSettings, load_dataset
 from fl_app.model_arrays import to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 
 MODELS = ("softmax_regression", "mlp", "cnn")
 

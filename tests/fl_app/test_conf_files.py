@@ -13,7 +13,7 @@ from fl_app.conf_folder import describe_choices, find_conf
 from fl_app.config import compose_config, compose_settings, settings_from
 from fl_app.data import SOURCES, DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
-from fl_app.models import MODELS, ModelSettings
+from fl_app.model_settings import MODELS, ModelSettings
 from fl_app.objectives import OBJECTIVES, ObjectiveSettings
 from fl_app.published import PublishedSettings
 from fl_app.registry import METHODS

@@ -106,7 +106,7 @@ def test_the_previous_checkpoint_outlives_a_failed_write(fl_app, begun, monkeypa
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fl_app.model_arrays.os.fsync", full)
+    monkeypatch.setattr("fl_app.model_files.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(begun / "checkpoint", read_checkpoint(begun / "checkpoint"))
     assert (begun / "checkpoint" / "server.safetensors").read_bytes() == before

@@ -13,7 +13,7 @@ from fl_app import device_reach
 from fl_app.config import compose_settings
 from fl_app.device_policy import DevicePolicy, PolicyRefusal
 from fl_app.device_reach import OBJECTIVES, Reach, decide, free_fields, list_reach
-from fl_app.models import ModelSettings
+from fl_app.model_settings import ModelSettings
 from fl_app.objectives.settings import ObjectiveSettings, TrainingRunSettings
 from fl_app.plain_mapping import PlainMapping
 from fl_app.search_space import RealAxis

@@ -12,7 +12,8 @@ from fl_app.data import DataError, DataSettings, FederatedDataset, Records, load
 from fl_app.evaluation import evaluate, global_train_loss
 from fl_app.local_training import project_records
 from fl_app.model_arrays import to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 
 
 def make_case(num_records: int = 50, seed: int = 0):

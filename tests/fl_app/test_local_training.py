@@ -15,7 +15,8 @@ from fl_app.data import DataError, DataSettings, Records, load_dataset
 from fl_app.local_training import StepSettings, project_records, train_steps
 from fl_app.memory_format import channels_last
 from fl_app.model_arrays import load_arrays, to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 
 
 def make_case(num_records: int = 40, dtype: str = "float32"):

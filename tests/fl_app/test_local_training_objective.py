@@ -8,7 +8,7 @@ import pytest
 from fl_app.data import DataError, DataSettings, PartitionSettings, RawDataset, Records
 from fl_app.data.mnist import read_mnist
 from fl_app.errors import ConfigError
-from fl_app.models import ModelSettings
+from fl_app.model_settings import ModelSettings
 from fl_app.objectives import LocalTrainingSettings, load_objective, observe
 from fl_app.objectives import local_training as module
 from fl_app.search_space import SearchSpace

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fl_app.memory_format import channels_last
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])

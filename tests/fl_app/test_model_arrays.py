@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
-from fl_app.model_arrays import (
-    load_arrays,
-    load_model_file,
-    save_model,
-    sha256_of_arrays,
-    to_arrays,
-)
+from fl_app.model_arrays import load_arrays, to_arrays
+from fl_app.model_files import load_model_file, save_model, sha256_of_arrays
 
 
 class Odd(nn.Module):

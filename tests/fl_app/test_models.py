@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl_app.models import MODELS, ModelSettings, build_model, input_placement, loss_family
+from fl_app.model_settings import MODELS, ModelSettings, loss_family
+from fl_app.models import build_model, input_placement
 
 DIGITS, MNIST = (1, 8, 8), (1, 28, 28)
 BUNDLED = [name for name in MODELS if name != "user"]

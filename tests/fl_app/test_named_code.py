@@ -13,7 +13,8 @@ from fl_app.cli import main
 from fl_app.config import compose_settings, resumed_settings
 from fl_app.data import RawDataset, Records
 from fl_app.errors import ConfigError
-from fl_app.model_arrays import save_model, to_arrays
+from fl_app.model_arrays import to_arrays
+from fl_app.model_files import save_model
 from fl_app.models import build_model
 from fl_app.named_code import list_named_code, name_again
 from fl_app.run_config import to_yaml

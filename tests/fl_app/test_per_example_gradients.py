@@ -8,7 +8,8 @@ from torch import nn
 from fl_app.data import Records
 from fl_app.local_training import StepSettings
 from fl_app.model_arrays import to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 from fl_app.per_example_gradients import check_per_example, trainable_parameters
 from fl_app.per_example_training import clipped_steps
 

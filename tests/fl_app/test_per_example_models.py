@@ -14,7 +14,8 @@ from fl_app import per_example_gradients, per_example_training
 from fl_app.data import Records
 from fl_app.local_training import StepSettings, train_steps
 from fl_app.model_arrays import load_arrays, to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 from fl_app.per_example_gradients import per_example_hooks, record_gradients, trainable_parameters
 from fl_app.per_example_training import clipped_steps
 from tests.fl_app.per_example_cases import MODELS, NO_CLIPPING, SHAPE, distance, make_case

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fl_app.data import DataSettings, PartitionSettings
 from fl_app.engines.faults import FaultSettings
 from fl_app.errors import ConfigError
-from fl_app.models import ModelSettings
+from fl_app.model_settings import ModelSettings
 from fl_app.registry import METHODS, build_strategy
 from fl_app.run_config import build_settings, read_run_config, read_run_settings, to_yaml
 from fl_app.settings import EngineSettings, RunSettings

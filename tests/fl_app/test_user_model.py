@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 from tests.fl_app import own_models
 
 SHAPE = (1, 8, 8)

@@ -13,7 +13,7 @@ from fl_app.client_app import app as client_app
 from fl_app.config import compose_settings
 from fl_app.engines.in_process import InProcessGrid
 from fl_app.errors import RunError
-from fl_app.model_arrays import load_model_file, sha256_of_arrays
+from fl_app.model_files import load_model_file, sha256_of_arrays
 from fl_app.report.run_folder import read_run_folder
 from fl_app.server_app import app as server_app
 from strategies.mechanisms.rng import Stream
@@ -149,7 +149,7 @@ def test_training_that_fails_everywhere_is_a_failed_run(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("record 17 says: secret")
 
-    monkeypatch.setattr("fl_app.local_task.train_steps", fail)
+    monkeypatch.setattr("fl_app.local_model.train_steps", fail)
     with pytest.raises(
         RunError, match="local training failed or diverged on every client"
     ) as caught:
@@ -198,7 +198,7 @@ def test_every_client_in_error_ends_the_run(run: Run, monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("record 17 says: secret")
 
-    monkeypatch.setattr("fl_app.local_task.train_steps", fail)
+    monkeypatch.setattr("fl_app.local_model.train_steps", fail)
     with pytest.raises(RunError, match="every client of round 1 answered with an error"):
         run("num_rounds=3", "strategy=fedavg")
 

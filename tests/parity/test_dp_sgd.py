@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from fl_app.data import DataSettings, load_dataset
 from fl_app.local_training import StepSettings
 from fl_app.model_arrays import to_arrays
-from fl_app.models import ModelSettings, build_model
+from fl_app.model_settings import ModelSettings
+from fl_app.models import build_model
 from fl_app.per_example_training import clipped_steps
 
 MODELS = ("softmax_regression", "mlp", "cnn")

@@ -12,7 +12,8 @@ from fl_app.config import compose_settings
 from fl_app.data import load_dataset
 from fl_app.engines.in_process import InProcessGrid
 from fl_app.local_training import StepSettings, train_steps
-from fl_app.model_arrays import load_model_file, sha256_of_arrays, to_arrays
+from fl_app.model_arrays import to_arrays
+from fl_app.model_files import load_model_file, sha256_of_arrays
 from fl_app.models import build_model
 from strategies.dp_fedpaq.messages import model_record
 from strategies.mechanisms.rng import Randomness
