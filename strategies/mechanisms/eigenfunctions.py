@@ -74,34 +74,41 @@ class Eigenfunctions:
 
     def values(self, points: Floats) -> Floats:
         """Return phi, shape (n, M), at points of shape (n, D)."""
-        factors, _ = self._factors(finite_matrix("points", points, self.num_dimensions))
-        return np.asarray(math.sqrt(self.outputscale) * factors.prod(axis=0))
+        return self._multiply(self._factors(points, with_slopes=False)[0])
 
     def gradients(self, points: Floats) -> Floats:
         """Return d phi_m / d x_d, shape (n, M, D), at points of shape (n, D)."""
-        factors, slopes = self._factors(finite_matrix("points", points, self.num_dimensions))
-        root = math.sqrt(self.outputscale)
-        columns = []
-        for axis in range(self.num_dimensions):
-            others = np.delete(factors, axis, axis=0).prod(axis=0)
-            columns.append(root * slopes[axis] * others)
-        return np.stack(columns, axis=-1)
+        return self._differentiate(*self._factors(points))
 
     def combine(self, points: Floats, weights: Floats) -> tuple[Floats, Floats]:
         """Return phi(x)^T w and its gradient in x, shapes (n,) and (n, D), for w of shape (M,)."""
-        gradients = np.einsum("nmd,m->nd", self.gradients(points), weights)
-        return self.values(points) @ weights, gradients
+        factors, slopes = self._factors(points)
+        gradients = np.einsum("nmd,m->nd", self._differentiate(factors, slopes), weights)
+        return self._multiply(factors) @ weights, gradients
 
-    def _factors(self, points: Floats) -> tuple[Floats, Floats]:
+    def _factors(self, points: Floats, with_slopes: bool = True) -> tuple[Floats, Floats]:
         """Return the one-dimensional features of each axis and their slopes, shapes (D, n, M)."""
+        points = finite_matrix("points", points, self.num_dimensions)
         factors, slopes = [], []
         for axis in range(self.num_dimensions):
             offsets = (points[:, axis, None] - self.nodes) / self.lengthscale
             kernel = np.exp(-0.5 * offsets * offsets)
             column = self.degrees[:, axis]
             factors.append((kernel @ self.coefficients)[:, column])
-            slopes.append(((-offsets / self.lengthscale * kernel) @ self.coefficients)[:, column])
-        return np.stack(factors), np.stack(slopes)
+            if with_slopes:
+                kernel = -offsets / self.lengthscale * kernel
+                slopes.append((kernel @ self.coefficients)[:, column])
+        return np.stack(factors), np.stack(slopes) if with_slopes else np.empty(0)
+
+    def _multiply(self, factors: Floats) -> Floats:
+        return np.asarray(math.sqrt(self.outputscale) * factors.prod(axis=0))
+
+    def _differentiate(self, factors: Floats, slopes: Floats) -> Floats:
+        root, columns = math.sqrt(self.outputscale), []
+        for axis in range(self.num_dimensions):
+            others = np.delete(factors, axis, axis=0).prod(axis=0)
+            columns.append(root * slopes[axis] * others)
+        return np.stack(columns, axis=-1)
 
 
 def leading_eigenfunctions(
