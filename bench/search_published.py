@@ -16,7 +16,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from search_sharing import interval
+if __package__:
+    from bench.search_sharing import interval
+else:
+    from search_sharing import interval
 
 RESULTS = Path(__file__).parent / "results" / "search_published.json"
 SEEDS = list(range(10))

@@ -18,6 +18,7 @@ from bench import (
     niss_round,
     niss_table,
     published,
+    search_published,
     search_sharing,
     secure_aggregation,
     sweeps,
@@ -56,7 +57,7 @@ def test_the_example_runs_and_learns(capsys: pytest.CaptureFixture[str]) -> None
 
 BENCHES = [
     *(accuracy, deployment_latency, mechanisms, niss_accuracy, niss_round, niss_table, published),
-    *(search_sharing, sweeps),
+    *(search_published, search_sharing, sweeps),
 ]
 
 
