@@ -104,6 +104,7 @@ def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str,
             "code integrity: each agent runs this published code, which sends no vector, only word "
             "that a step is done",
             _TIMING,
+            "failures: that a step ended in an error, and sent no word, is seen and not covered",
             _stays_with_agents(parameters, "nothing"),
         )
     lines = [

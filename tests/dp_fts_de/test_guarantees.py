@@ -151,6 +151,7 @@ def test_nobody_shares_nothing_is_spent() -> None:
     said = "\n".join(found.assumptions)
     assert "nothing leaves an agent" in said
     assert "timing" in said
+    assert "failures: that a step ended in an error" in said
     assert describe_noise(make(control="no_sharing")) == {"sensitivity": None, "noise_std": None}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fl_app.device_state import list_entries
 from tests.conftest import Outcome, read_outcome
-from tests.integration.test_resume import Command, assert_same, kill_once, new_seed
+from tests.integration.test_resume import assert_same, kill_and_resume, new_seed
 
 # Everything that must survive: a changing cohort, lost and late replies, clients that vanish,
 # rounds that are tried again, and participations that are used up before the run is over.
@@ -20,23 +20,11 @@ SEEDED = (
 )
 
 
-def kill_and_resume(draw: random.Random, folder: Path, kills: int) -> int:
-    """Return how often the seeded run was killed before it was left to end."""
-    killed = 0
-    words: tuple[str, ...] = (*SEEDED, f"hydra.run.dir={folder.name}")
-    for _ in range(kills):
-        killed += kill_once(draw, folder, words)
-        words = (f"resume={folder.name}",)
-    last = Command(*words, folder=folder.parent)
-    assert last.finish() == 0, last.output.read_text()
-    return killed
-
-
 def assert_seeded(run: Callable[..., Outcome], folder: Path, kills: int) -> None:
     expected = run(*SEEDED)
     assert sum((row["num_attempts"] or 1) - 1 for row in expected.rows) > 3
     assert sum(row["num_ineligible"] for row in expected.rows) > 0
-    assert kill_and_resume(random.Random(new_seed()), folder, kills) > 0
+    assert kill_and_resume(random.Random(new_seed()), folder, kills, SEEDED) > 0
     outcome = read_outcome(folder)
     assert_same(outcome, expected)
     ledgers = [list_entries(each.folder / "checkpoint") for each in (outcome, expected)]
