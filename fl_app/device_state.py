@@ -165,6 +165,11 @@ class FolderState:
         rows = self._execute(query, *self._whose)
         return [unpack_observation(content, self._folder / STATE_FILE) for (content,) in rows]
 
+    def count_observations(self) -> int:
+        """Return how many observations the run has."""
+        query = "SELECT count(*) FROM observations WHERE run = ? AND client = ?"
+        return int(self._execute(query, *self._whose)[0][0])
+
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
         query = "INSERT INTO observations (run, client, content) VALUES (?, ?, ?)"

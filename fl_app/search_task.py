@@ -176,7 +176,7 @@ def answer(message: Message, context: Context, task: LocalTask) -> Message:
 
     def evaluate(unit: NDArray[np.float64]) -> float:
         # Another number for each, so that what is noisy is drawn anew.
-        trial = len(state.read_observations())
+        trial = state.count_observations()
         found = observe(objective, agent, space.decode(unit), trial)
         if found.failed:
             log.tell_failure(trial + 1, found)

@@ -89,6 +89,9 @@ class DeviceState(Protocol):
     def read_observations(self) -> list[Observation]:
         """Return the run's observations in the order in which they were added."""
 
+    def count_observations(self) -> int:
+        """Return how many observations the run has."""
+
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""
 
@@ -137,6 +140,10 @@ class ContextState:
             Observation(tuple(row[:-2]), row[-2], NOTES[int(row[-1])])  # type: ignore[index, arg-type]
             for row in rows
         ]
+
+    def count_observations(self) -> int:
+        """Return how many observations the run has."""
+        return len(self._record("observations"))
 
     def add_observation(self, observation: Observation) -> None:
         """Append an observation."""

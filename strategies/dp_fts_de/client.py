@@ -120,20 +120,21 @@ def train(
     is_repeat = request.server_round == entry.last_round and asked == _asked_of(entry)
     if request.server_round <= entry.last_round and not is_repeat:
         return error_reply(message, REFUSED, "round already answered")
-    if not _are_whole(memory.read_observations(), entry, request.parameters.dimension):
+    observations = memory.read_observations()
+    if not _are_whole(observations, entry, request.parameters.dimension):
         _log.error("observations are missing or damaged: nothing is answered any more")
         return error_reply(message, REFUSED, "observations are missing or damaged")
     if not is_repeat:
-        entry = _begin_round(memory, entry, request, agreed, asked)
+        entry = _begin_round(memory, entry, request, agreed, f"{len(observations)}/{asked}")
     if not entry.reply:
-        step = _Step(request, memory, evaluate, snap, failed_value, value_range)
+        step = _Step(request, memory, observations, evaluate, snap, failed_value, value_range)
         num_before = _count_before(entry)
         vector, clipped = step.run(num_before)
         progress = None
         if request.parameters.randomness == "seeded":
             progress = step.describe(num_before, clipped, optimum, exact)
         # How many there are now stands with the answer: none may be missing later.
-        counted = f"{num_before}/{_asked_of(entry)}/{len(memory.read_observations())}"
+        counted = f"{num_before}/{_asked_of(entry)}/{len(observations)}"
         entry = replace(entry, reply=_pack_reply(vector, progress), request=counted)
         memory.write_entry(entry)
     packed, progress = _unpack_reply(entry.reply)
@@ -141,7 +142,7 @@ def train(
 
 
 def _begin_round(
-    memory: DeviceState, entry: LedgerEntry, request: Request, agreed: str, asked: str
+    memory: DeviceState, entry: LedgerEntry, request: Request, agreed: str, counted: str
 ) -> LedgerEntry:
     """Write down, before anything is evaluated, what is asked and what was observed until now."""
     # Sampled or not, a release counts for every agent; its noise is the server's.
@@ -151,7 +152,7 @@ def _begin_round(
         last_round=request.server_round,
         participations=entry.participations + released,
         terms=agreed,
-        request=f"{len(memory.read_observations())}/{asked}",
+        request=counted,
         reply=b"",
         releases=_describe_releases(request.parameters),
     )
@@ -199,10 +200,14 @@ def _asked_of(entry: LedgerEntry) -> str:
 
 @dataclass
 class _Step:
-    """One round of one agent."""
+    """One round of one agent.
+
+    `observations` are those in its memory, in order; what is observed is added to both.
+    """
 
     request: Request
     memory: DeviceState
+    observations: list[Observation]
     evaluate: Evaluate
     snap: Snap | None
     failed_value: float
@@ -246,7 +251,7 @@ class _Step:
         parameters = self.request.parameters
         points, values = self._history()
         # Of the whole round, also of what was observed before it was interrupted.
-        notes = [each.note for each in self.memory.read_observations()[num_before:]]
+        notes = [each.note for each in self.observations[num_before:]]
         best = int(np.argmax(values))
         regrets = None
         if optimum is not None:
@@ -274,7 +279,7 @@ class _Step:
         return AgentStreams(randomness, server_round, self.request.agent)
 
     def _history(self) -> tuple[Floats, Floats]:
-        rows = self.memory.read_observations()
+        rows = self.observations
         points = np.array([row.point for row in rows], dtype=np.float64)
         values = np.array([row.value for row in rows], dtype=np.float64)
         return points.reshape(len(rows), self.request.parameters.dimension), values
@@ -306,7 +311,9 @@ class _Step:
             value = min(max(value, low), high)
         if not abs(value) <= MAX_MAGNITUDE:
             value, note = self.failed_value, "failed"
-        self.memory.add_observation(Observation(tuple(float(each) for each in point), value, note))
+        observed = Observation(tuple(float(each) for each in point), value, note)
+        self.memory.add_observation(observed)
+        self.observations.append(observed)
 
 
 def _pack_reply(vector: Floats, progress: Progress | None) -> bytes:

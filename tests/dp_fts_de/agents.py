@@ -61,6 +61,9 @@ class Memory:
     def read_observations(self) -> list[Observation]:
         return list(self.observations)
 
+    def count_observations(self) -> int:
+        return len(self.observations)
+
     def add_observation(self, observation: Observation) -> None:
         self.observations.append(observation)
 

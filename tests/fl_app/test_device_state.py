@@ -68,13 +68,15 @@ class StateBehaviour(ABC):
 
     def test_observations_keep_their_order(self, tmp_path: Path) -> None:
         state = self.make(tmp_path, 1)
-        assert state.read_observations() == []
+        assert (state.read_observations(), state.count_observations()) == ([], 0)
         added = [Observation((float(i), -0.5), 2.0 * i) for i in range(12)]
         for each in added:
             self.make(tmp_path, 1).add_observation(each)
         assert self.make(tmp_path, 1).read_observations() == added
+        assert self.make(tmp_path, 1).count_observations() == 12
         for other in (0, 2):
             assert self.make(tmp_path, other).read_observations() == []
+            assert self.make(tmp_path, other).count_observations() == 0
 
     @pytest.mark.parametrize("number", [0.1, -0.0, 5e-324, 1.7976931348623157e308, 1 / 3])
     def test_observations_come_back_bit_for_bit(self, tmp_path: Path, number: float) -> None:
