@@ -16,7 +16,8 @@ need not be independent. Each is a 95% interval by itself, of the many in the ta
 
 `--root FOLDER` (with landmine/, mnist/, qmnist-writer-labels/ and har-geotec/ in it) computes the
 runs that bench/results/search_sharing.json lacks and adds each to it as it ends (--part I/N shares
-the work, --only TASK takes the tasks whose names begin so); --table prints the README's table.
+the work, --only TASK takes the tasks whose names begin so, --without METHOD leaves one for later);
+--table prints the README's table.
 """
 
 import argparse
@@ -86,7 +87,7 @@ WITH_EARLY_SEEDS = ("landmine, epsilon 2", "landmine, epsilon 5")
 NUM_JUDGED = 6
 
 
-def list_jobs(chosen: str = "") -> list[tuple[str, str, int, list[str]]]:
+def list_jobs(chosen: str = "", without: str = "") -> list[tuple[str, str, int, list[str]]]:
     """Return task, method, seed and overrides for each run of the tasks whose names begin so.
 
     All methods of a seed come together: whatever is there is paired.
@@ -100,7 +101,7 @@ def list_jobs(chosen: str = "") -> list[tuple[str, str, int, list[str]]]:
                 is_short = MANY in setting and method in (RANDOM, ORACLE)
                 last = EARLY if seed in early else SHORT if is_short else LONG
                 length = [last if each == LONG else each for each in setting]
-                if method in (ALONE, ORACLE) and task in SAME_AS:
+                if method == without or (method in (ALONE, ORACLE) and task in SAME_AS):
                     continue
                 if method == ORACLE and (place >= NUM_JUDGED or seed not in SEEDS[:NUM_ORACLE]):
                     continue
@@ -245,13 +246,14 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--only", default="", help="compute tasks whose names begin so")
+    parser.add_argument("--without", default="", help="leave this method for another time")
     arguments, rest = parser.parse_known_args()
     sys.argv = [sys.argv[0], *rest]
     ResumableBench(
         file=RESULTS,
         keys=("task", "method", "seed"),
         seeds=SEEDS,
-        list_jobs=lambda: list_jobs(arguments.only),
+        list_jobs=lambda: list_jobs(arguments.only, arguments.without),
         describe=describe,
         print_table=print_table,
         plot=lambda results: None,
