@@ -4,9 +4,7 @@ The algorithm's pure functions run as client and server call them, without messa
 is evaluated for real. Parts are measured in processor time on one thread, so that other programs
 disturb them little; the whole run in wall time, on two processes of half the agents each, and as
 the sum over rounds of the busier process's processor time: what it takes where both have a core to
-themselves. The reference is scikit-learn's GaussianProcessRegressor with the same kernel and
-bounds and six starts, on the same observations. The server's sum is timed for growing numbers of
-agents, each with M = 100 numbers and P = 4 sub-regions.
+themselves.
 
 `--root FOLDER_WITH_LANDMINE` measures and writes bench/results/search_step.json; `--only sound`
 takes one of the settings; --table prints the tables.
@@ -33,19 +31,13 @@ import numpy as np
 
 from strategies.dp_fts_de import algorithm
 from strategies.dp_fts_de.algorithm import AgentStreams, Broadcast, Floats
-from strategies.dp_fts_de.own_process import standardize
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.mechanisms.gaussian_process import GaussianProcess
-from strategies.mechanisms.marginal_likelihood import (
-    fit_gaussian_process,
-    log_marginal_likelihood,
-)
 from strategies.mechanisms.rng import Randomness
 
 RESULTS = Path(__file__).parent / "results" / "search_step.json"
 NUM_AGENTS, NUM_INITIAL, ROUNDS = 29, 10, 61
 SIZES = (10, 40, 65)
-SERVER_SIZES, SERVER_ROUNDS = (250, 500, 1000, 2000), 20
 PARTS = ("fit", "draw", "maximise", "vector", "other", "server", "objective")
 # Area under the curve by Platt scaling is the published objective; by decision values it is
 # computed in an eighth of the time.
@@ -248,78 +240,6 @@ def _digest(found: list[tuple[Floats, Floats]]) -> str:
     return whole.hexdigest()[:16]
 
 
-def time_reference(found: list[tuple[Floats, Floats]]) -> dict[str, Any]:
-    """Time our fit and scikit-learn's on the same observations; compare the likelihoods."""
-    ours: dict[int, float] = {}
-    ratios: dict[int, float] = {}
-    gains: list[float] = []
-    for n in SIZES:
-        seconds: list[tuple[float, float]] = []
-        for points, values in found[::3]:
-            x, y = points[:n], standardize(values[:n])
-            begin = time.process_time()
-            process = fit_gaussian_process(x, y)
-            middle = time.process_time()
-            best = _fit_reference(x, y)
-            seconds.append((middle - begin, time.process_time() - middle))
-            value, _ = log_marginal_likelihood(
-                process.kernel, process.noise_variance, process.points, process.residuals
-            )
-            gains.append(value - best)
-        ours[n] = statistics.median(each[0] for each in seconds)
-        ratios[n] = ours[n] / statistics.median(each[1] for each in seconds)
-    return {
-        "milliseconds": {n: round(1e3 * each, 3) for n, each in ours.items()},
-        "ratio_to_scikit_learn": {n: round(each, 4) for n, each in ratios.items()},
-        "log_likelihood_over_scikit_learn": {
-            "least": round(min(gains), 5),
-            "median": round(statistics.median(gains), 5),
-        },
-    }
-
-
-def _fit_reference(x: Floats, y: Floats) -> float:
-    import warnings
-
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-
-    kernel = ConstantKernel(1.0, (0.05, 20.0)) * RBF(0.3, (0.02, 5.0)) + WhiteKernel(
-        1e-3, (1e-6, 1.0)
-    )
-    model = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=5, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(model.fit(x, y).log_marginal_likelihood_value_)
-
-
-def time_server() -> dict[str, Any]:
-    """Time the noisy sums of growing numbers of agents."""
-    medians = {}
-    for size in SERVER_SIZES:
-        parameters = DpFtsDeParameters(
-            num_agents=size,
-            dimension=2,
-            num_random_features=100,
-            num_subregions=4,
-            noise_multiplier=1.0,
-        )
-        vectors = list(np.random.default_rng(0).normal(size=(size, 100)))
-        found = []
-        for server_round in range(1, SERVER_ROUNDS + 1):
-            begin = time.process_time()
-            stream = Randomness("seeded", 0).stream("noise", server_round)
-            algorithm.release_sums(parameters, server_round, range(size), vectors, stream)
-            found.append(time.process_time() - begin)
-        medians[size] = statistics.median(found)
-    return {
-        "milliseconds": {size: round(1e3 * each, 2) for size, each in medians.items()},
-        "microseconds_an_agent": {
-            size: round(1e6 * each / size, 2) for size, each in medians.items()
-        },
-    }
-
-
 def describe(settings: str, found: dict[str, Any]) -> dict[str, Any]:
     """Return medians by part and n, totals over the run, and ratios to the objective."""
     rows = found["rows"]
@@ -368,9 +288,6 @@ def measure(root: str, only: str | None, compare: bool) -> dict[str, Any]:
                 if alone["digest"] != found["digest"]:
                     raise RuntimeError("results depend on the number of processes")
             print(name, json.dumps(results["runs"][name]), flush=True)
-            if settings == "sound" and scores == "decision":
-                results["fit"] = time_reference(found["observed"])
-    results["server"] = time_server()
     return results
 
 
@@ -389,14 +306,6 @@ def print_table(results: dict[str, Any]) -> None:
             f"{run['outside_over_objective']:.2f}; the whole on two free cores "
             f"{run['seconds_on_two_free_cores']:.1f} s."
         )
-    print()
-    if "fit" in results:
-        shares = results["fit"]["ratio_to_scikit_learn"]
-        listed = ", ".join(f"{share:.3f} (n = {n})" for n, share in shares.items())
-        print(f"A fit over scikit-learn's: {listed}.")
-    costs = results["server"]["microseconds_an_agent"]
-    listed = ", ".join(f"{cost:.1f} (N = {size})" for size, cost in costs.items())
-    print(f"Server, microseconds for each agent: {listed}.")
 
 
 def main() -> None:
