@@ -24,6 +24,7 @@ import argparse
 import math
 import statistics
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +172,13 @@ def count_planned(task: str, other: str, iteration: int) -> int:
 def find_range(setting: list[str]) -> float:
     """Return an objective's range: 1 of areas and accuracies; of a function, largest less smallest.
 
-    Of synthetic ones the mean over ten agents of three seeds.
+    Of synthetic ones the mean over the first ten agents of three seeds.
     """
+    return _range_of(tuple(word for word in setting if word not in (MANY, LONG)))
+
+
+@lru_cache
+def _range_of(setting: tuple[str, ...]) -> float:
     import numpy as np
 
     from fl_app.config import compose_settings

@@ -20,7 +20,10 @@ from tests.fl_app.ended import EXTRAS, FILES, assert_refused
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
-@pytest.mark.parametrize(("after", "before"), [(1, True), (3, True), (5, False)])
+@pytest.mark.parametrize(
+    ("after", "before"),
+    [(3, True), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(1, True), (5, False)])],
+)
 @pytest.mark.parametrize("randomness", ["seeded", "secret"])
 def test_a_run_goes_on_wherever_it_ended(fl_app, break_after, tmp_path, after, before, randomness):
     words = (*SMALL, f"randomness={randomness}", "faults.late_rate=0.3")
@@ -70,7 +73,7 @@ def test_in_a_secret_run_the_interrupted_round_s_bytes_are_kept(fl_app, break_af
     assert all(last == 3 and size > 600 for last, size in rows)
 
 
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("after", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_in_a_secret_run_the_interrupted_round_s_clients_are_asked_again(
     fl_app, break_after, tmp_path, after
 ):

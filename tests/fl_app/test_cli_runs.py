@@ -165,6 +165,7 @@ def test_an_experiment_of_the_user_may_sweep(fl_app, tmp_path, no_report):
 # In a process of its own
 
 
+@pytest.mark.slow
 def test_the_command_prints_nothing_but_rounds_and_the_summary(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "default", "-m", "fl_app.cli", "run", SMALL, "hydra.run.dir=run"],

@@ -43,7 +43,12 @@ NEEDED = {
 }
 
 
-@pytest.mark.parametrize("strategy", TRAININGS)
+def leave_for_slow(names, count):
+    """Return the names, of which all but the first few are for the slow tests."""
+    return [*names[:count], *(pytest.param(name, marks=pytest.mark.slow) for name in names[count:])]
+
+
+@pytest.mark.parametrize("strategy", leave_for_slow(TRAININGS, 2))
 def test_every_combination_of_files_composes(strategy):
     for model, engine in itertools.product(GROUPS["model"], GROUPS["engine"]):
         choices = [f"strategy={strategy}", f"model={model}", f"engine={engine}"]
@@ -53,7 +58,7 @@ def test_every_combination_of_files_composes(strategy):
         assert (made.model.name, made.engine.name) == (model, engine)
 
 
-@pytest.mark.parametrize("strategy", SEARCHES)
+@pytest.mark.parametrize("strategy", leave_for_slow(SEARCHES, 2))
 def test_every_combination_of_a_search_composes(strategy):
     for objective, engine in itertools.product(GROUPS["objective"], GROUPS["engine"]):
         choices = [f"strategy={strategy}", f"objective={objective}", f"engine={engine}"]
@@ -71,7 +76,7 @@ def test_every_data_file_composes(data):
     assert made.data.name == compose_config([f"data={data}"]).data.name in SOURCES
 
 
-@pytest.mark.parametrize("experiment", GROUPS["experiment"])
+@pytest.mark.parametrize("experiment", leave_for_slow(GROUPS["experiment"], 4))
 def test_every_experiment_composes_by_itself_and_with_every_other_file(experiment):
     compose_settings([f"experiment={experiment}"])
     if experiment.startswith("dp_fts_de_"):

@@ -63,7 +63,10 @@ def read_queries() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("secret", "workers"),
-    [(True, 1), (False, 1), (True, 2), pytest.param(False, 2, marks=pytest.mark.slow)],
+    [
+        *[(True, 1), (False, 1)],
+        *(pytest.param(secret, 2, marks=pytest.mark.slow) for secret in (True, False)),
+    ],
 )
 def test_a_failure_s_traceback_is_in_the_clients_log_alone(
     search: Callable[..., Ended], secret: bool, workers: int

@@ -95,7 +95,7 @@ def test_each_digit_is_cut_in_twenty_near_equal_parts_and_each_client_has_two_di
         assert sizes.max() - sizes.min() <= 1
 
 
-@pytest.mark.parametrize("name", ["e10_r10", "e10_r10_s1"])
+@pytest.mark.parametrize("name", ["e10_r10", pytest.param("e10_r10_s1", marks=pytest.mark.slow)])
 def test_a_row_runs_and_prints_the_comparison(fl_app, tmp_path, name):
     write(tmp_path / "there", encode(make_contents(num_train=400, num_test=20)))
     ended = fl_app(

@@ -150,8 +150,16 @@ def test_a_shared_point_says_how_much_of_it_is_noise(
     assert ("mostly noise" in ended.output) == (mostly and share is not None)
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("server_round", [1, 2, 4, 6])
+@pytest.mark.parametrize(
+    ("server_round", "before"),
+    [
+        *[(1, False), (4, True)],
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [(1, True), (2, True), (2, False), (4, False), (6, True), (6, False)]
+        ),
+    ],
+)
 def test_a_search_goes_on_to_the_same_end(
     fl_app: Any, break_after: Any, server_round: int, before: bool
 ) -> None:

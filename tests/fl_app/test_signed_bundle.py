@@ -134,6 +134,7 @@ def test_an_altered_signature_is_not_accepted(folder: Path, signed, key: str) ->
     assert not accepts(folder, signed[1])
 
 
+@pytest.mark.slow
 def test_a_second_signer_is_added_and_a_key_signs_once(folder: Path, signed, tmp_path) -> None:
     before = (folder / BUNDLE_FILE).read_bytes()
     key = make_key(tmp_path)

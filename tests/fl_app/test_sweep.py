@@ -52,6 +52,7 @@ def table_rows(ended: Ended) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_goes_on_as_its_last_line_says(
     fl_app: Any, tmp_path: Path, stop_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

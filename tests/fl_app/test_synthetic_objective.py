@@ -189,6 +189,7 @@ def test_values_lie_in_the_public_range():
     assert observe(objective, 0, {"x1": 0.5}, 3).value == objective.evaluate(0, {"x1": 0.5}, 3)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=12, derandomize=True)
 @given(
     family=strategies.sampled_from(FAMILIES),

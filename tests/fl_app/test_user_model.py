@@ -198,7 +198,7 @@ def test_noise_on_running_statistics_is_refused(fl_app, words):
     "words",
     [
         [BATCH_NORM, "strategy=fedavg"],
-        [BATCH_NORM, "strategy=fedpaq"],
+        pytest.param([BATCH_NORM, "strategy=fedpaq"], marks=pytest.mark.slow),
         [f"model.path={MODULE}:with_constants"],
     ],
 )

@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 UNNEEDED = ("opacus", "torchvision", "matplotlib", "hydra", "omegaconf", "datasets")
 
 ANSWER = """
@@ -46,6 +48,7 @@ ANSWER = """
 """
 
 
+@pytest.mark.slow
 def test_a_device_imports_what_its_methods_need(tmp_path: Path) -> None:
     from fl_app.config import compose_settings
     from fl_app.engines.flower_internals import identify_process

@@ -145,6 +145,7 @@ def test_what_the_server_says_of_its_engine_does_not_matter(device: Device, engi
     assert policy_refused(bare.ask(request(settings(*HONEST, f"engine={engine}"))))
 
 
+@pytest.mark.slow
 def test_a_thousand_rounds_more(device: Device) -> None:
     """Of one run, of the same run begun anew on the server, and of new runs."""
     chosen, left = settings(*HONEST), []

@@ -143,7 +143,7 @@ MOMENTS = {
 }
 
 
-FAST = ("all registered", "all ready", "some uploads", "all uploads of round 1")
+FAST = ("all registered", "some uploads", "all uploads of round 1")
 
 
 @pytest.mark.parametrize(

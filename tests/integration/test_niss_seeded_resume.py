@@ -31,6 +31,7 @@ def assert_seeded(run: Callable[..., Outcome], folder: Path, kills: int) -> None
     assert ledgers[0] == ledgers[1]
 
 
+@pytest.mark.slow
 def test_a_seeded_run_killed_once_ends_as_if_nothing_had_happened(
     run: Callable[..., Outcome], tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def new_seed() -> int:
     return seed
 
 
+@pytest.mark.slow
 def test_a_run_killed_three_times(undisturbed: Outcome, tmp_path: Path) -> None:
     killed = kill_and_resume(random.Random(new_seed()), tmp_path / "run", 3)
     assert killed > 0

@@ -49,6 +49,7 @@ def test_the_model_does_not_depend_on_the_number_of_workers(
     assert found.guarantees == expected.guarantees
 
 
+@pytest.mark.slow
 def test_a_search_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     for number in ("1", "2"):
         words = [*SEARCH, f"engine.workers={number}"]

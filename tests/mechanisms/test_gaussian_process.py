@@ -128,7 +128,7 @@ def is_white(z):
 
 
 # One wave: mean and covariance over the draws are exact all the same.
-@pytest.mark.parametrize("num_waves", [1, 50])
+@pytest.mark.parametrize("num_waves", [pytest.param(1, marks=pytest.mark.slow), 50])
 def test_draws_have_the_posteriors_mean_and_covariance(num_waves):
     z = whitened_draws(12_000, num_waves)
     assert is_white(z)

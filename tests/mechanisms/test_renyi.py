@@ -34,7 +34,11 @@ def divergences_at(curve: tuple[np.ndarray, np.ndarray], orders: list[float]) ->
 
 
 @pytest.mark.parametrize(
-    ("z", "q"), [(0.3, 0.1), (1.0, 0.01), (1.0, 0.5), (4.0, 0.9), (50.0, 1e-4)]
+    ("z", "q"),
+    [
+        *[(0.3, 0.1), (1.0, 0.01), (4.0, 0.9), (50.0, 1e-4)],
+        pytest.param(1.0, 0.5, marks=pytest.mark.slow),
+    ],
 )
 def test_poisson_divergence_against_quadrature(z: float, q: float) -> None:
     orders = [1.02, 1.5, 2.0, 3.7, 11.0]

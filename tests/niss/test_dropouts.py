@@ -144,7 +144,7 @@ def test_expected_dropouts_make_a_sum_less_noisy_after_them() -> None:
     assert noise[1] < 0.7 * noise[0]
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("attempts", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rate", RATES)
 def test_uniform_masks_and_the_round_is_tried_again_then_given_up(
     rate: float, attempts: int
@@ -180,7 +180,7 @@ def test_uniform_masks_and_the_round_is_tried_again_then_given_up(
     assert run.strategy.run.uploads[0] == paid
 
 
-@pytest.mark.parametrize("most", [1, 6])
+@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_more_dropouts_than_allowed_and_the_round_is_tried_again(most: int) -> None:
     run = execute(0.2, max_dropouts=most, max_participations=3 * ROUNDS)
     delivered = run.delivered()
@@ -219,8 +219,8 @@ COMMON = (
 @pytest.mark.parametrize(
     "faults",
     [
-        ("faults.loss_rate=0.05",),
-        ("faults.drop_after_ready=0.1",),
+        pytest.param(("faults.loss_rate=0.05",), marks=pytest.mark.slow),
+        pytest.param(("faults.drop_after_ready=0.1",), marks=pytest.mark.slow),
         ("faults.late_rate=0.05", "faults.loss_rate=0.02", "faults.drop_after_ready=0.05"),
     ],
     ids=str,
