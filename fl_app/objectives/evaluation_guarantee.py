@@ -80,7 +80,7 @@ def _assumptions(settings: RunSettings, num_evaluations: int, target: float) -> 
         f"evaluations: {num_evaluations} trainings of each agent are counted, those that the "
         f"search has planned, each with epsilon {target:g} and delta "
         f"{chosen.target_delta:g}, its targets; "
-        "one that was interrupted and is repeated counts once more",
+        "one that was interrupted and is repeated adds as much again, which is not counted here",
         "each training: what its method assumes (code integrity, Sybils, floating point, timing; "
         "fl-app run with objective.run lists it) holds in every one of them",
         "scores: the records that an agent scores on are its own, and what its queries show of "

@@ -17,7 +17,10 @@ TRUSTED_SERVER = (
 TOLD_SERVER = (
     "in this seeded simulation agents report their values, queries and regret to the server"
 )
-_TIMING = "timing: how long an agent takes to answer is not covered"
+_TIMING = (
+    "timing: how long an agent takes to answer, and with it how long a round takes, is not covered"
+)
+_FAILURES = "failures: that a step ended in an error, and sent no word, is seen and not covered"
 
 
 def spent_epsilon(parameters: DpFtsDeParameters, num_releases: int) -> float | None:
@@ -26,12 +29,16 @@ def spent_epsilon(parameters: DpFtsDeParameters, num_releases: int) -> float | N
     return None if spent is None else spent.epsilon
 
 
-def describe_noise(parameters: DpFtsDeParameters, server_round: int = 1) -> dict[str, Any]:
-    """Return the kind of bound, and the largest noise std of a broadcast number in a round."""
+def describe_noise(parameters: DpFtsDeParameters) -> dict[str, Any]:
+    """Return the kind of bound, and the largest noise std of a number of the first release.
+
+    Weights only ever become more equal, so no later release has a larger one.
+    """
     if not parameters.adds_noise or parameters.control == "no_sharing":
         return {"sensitivity": None, "noise_std": None}
-    mechanism = release_mechanism(parameters, server_round)
-    largest = float(weigh_agents(parameters, server_round).largest.max())
+    first = parameters.release_rounds[0] if parameters.release_rounds else 1
+    mechanism = release_mechanism(parameters, first)
+    largest = float(weigh_agents(parameters, first).largest.max())
     return {"sensitivity": mechanism.sensitivity.kind, "noise_std": largest * mechanism.noise_std}
 
 
@@ -104,14 +111,14 @@ def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str,
             "code integrity: each agent runs this published code, which sends no vector, only word "
             "that a step is done",
             _TIMING,
-            "failures: that a step ended in an error, and sent no word, is seen and not covered",
+            _FAILURES,
             _stays_with_agents(parameters, "nothing"),
         )
     lines = [
         "code integrity: agents and server run this published code",
         "trusted server: it adds the noise and shows nobody the vectors, which travel encrypted, "
-        "nor anything of a round but its broadcast; of a round that was interrupted and repeated "
-        "it had broadcast nothing",
+        f"nor anything that follows from them but its broadcast{_shown(parameters)}; of a round "
+        "that was interrupted and repeated it had broadcast nothing",
         "Sybils: no matter how many of the other agents are false or collude; which of them were "
         "sampled tells nothing of the others, for each is drawn by itself",
         *_hidden_samples(parameters, num_releases),
@@ -122,6 +129,7 @@ def _assumptions(parameters: DpFtsDeParameters, num_releases: int) -> tuple[str,
         "any agent's values",
         "loss: a vector that is lost, late or not finite counts as zero; neighbours differ in one "
         "agent whose vectors are all zero",
+        _FAILURES,
         "floating point: vectors arrive in single precision and are clipped again in double, in "
         "which they are summed and noise is drawn and added; the rounding of sums, and attacks on "
         "the gaps between floating-point numbers, are not covered",
@@ -150,17 +158,28 @@ def _stays_with_agents(parameters: DpFtsDeParameters, what_leaves: str) -> str:
     )
 
 
+def _shown(parameters: DpFtsDeParameters) -> str:
+    """Say what else a run tells of a round, where nothing has to be hidden for amplification."""
+    if parameters.sample_rate < 1.0 and parameters.upload == "sampled":
+        return ""
+    return ", how many agents answered and how long that took"
+
+
 def _hidden_samples(parameters: DpFtsDeParameters, num_releases: int) -> list[str]:
     if parameters.sample_rate == 1.0:
         return [_TIMING]
     exposed = spend_without_sampling(parameters, num_releases)
     assert exposed is not None
+    # Of vectors that all send, the number says nothing of who was drawn.
+    drawn = "who was drawn and how many"
+    if parameters.upload == "sampled":
+        drawn = "who was drawn, how many, and how many vectors came"
     lines = [
         f"secret samples: each agent is drawn with probability {parameters.sample_rate:g} in each "
-        "round; an agent learns of itself alone, and nobody but the server of others: who was "
-        "drawn, how many, and how many vectors came (against whoever sees it, epsilon is "
-        f"{exposed.epsilon:.4g} instead); metrics, report and log leave that out, and who can read "
-        "checkpoint/ or the SuperLink's own log counts as such a one",
+        f"round; an agent learns of itself alone, and nobody but the server of others: {drawn} "
+        f"(against whoever sees it, epsilon is {exposed.epsilon:.4g} instead); metrics, report and "
+        "log leave that out, and who can read checkpoint/ or the SuperLink's own log counts as "
+        "such a one",
         "deadline: a round ends when all agents have answered, sampled or not, or its time is up; "
         "that this takes no less or longer for who was sampled is not covered; " + _TIMING,
     ]

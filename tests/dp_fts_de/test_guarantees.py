@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strategies.dp_fts_de.algorithm import release_mechanism
+from strategies.dp_fts_de.algorithm import release_mechanism, weigh_agents
 from strategies.dp_fts_de.guarantees import describe_noise, list_guarantees, spent_epsilon
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.mechanisms.accounting import compute_epsilon
@@ -107,7 +107,8 @@ def text(**changes: Any) -> str:
 
 
 def test_what_it_rests_on_is_said() -> None:
-    always = ("code integrity", "trusted server", "Sybils", "floating point", "objective", "timing")
+    always = ("code integrity", "trusted server", "Sybils", "floating point", "objective")
+    always += ("timing", "failures")
     for changes in ({}, {"sample_rate": 0.35}, {"sample_rate": 0.35, "upload": "all"}):
         for word in (*always, "side channels", "loss", "4 broadcasts", "public constants"):
             assert word in text(**changes)
@@ -117,8 +118,14 @@ def test_what_it_rests_on_is_said() -> None:
     assert "upload=all makes" in sampled
     exposed = compute_epsilon(make().describe_releases(4, 2.0), 1e-5)
     assert f"epsilon is {exposed:.4g} instead" in sampled
+    assert "how many vectors came" in sampled
     everybody = text(sample_rate=0.35, upload="all")
     assert "secret samples" in everybody
+    # Those are in the metrics.
+    assert "how many vectors came" not in everybody
+    for shown in (text(), everybody):
+        assert "how many agents answered and how long that took" in shown
+    assert "how many agents answered" not in sampled
     assert "upload=all makes" not in everybody
 
 
@@ -128,6 +135,16 @@ def test_what_leaves_an_agent_is_its_vector_and_in_a_simulation_what_it_reports(
     simulated = text(randomness="seeded")
     assert "agents also report values" in simulated
     assert "stay on the device" not in simulated
+
+
+@pytest.mark.parametrize("rounds", [(), (1,), (3, 12, 38), (38,), (50,)])
+def test_the_noise_that_is_told_is_the_largest_of_all_releases(rounds: tuple[int, ...]) -> None:
+    parameters = make(num_subregions=4, release_rounds=rounds)
+    largest = [
+        release_mechanism(parameters, t).noise_std * weigh_agents(parameters, t).largest.max()
+        for t in (rounds or range(1, 80))
+    ]
+    assert describe_noise(parameters)["noise_std"] == max(largest)
 
 
 @pytest.mark.parametrize("rounds", [(), (3, 12, 38), (50,)])

@@ -1,6 +1,5 @@
 """No draw of a secret run can be recomputed from its configuration, but for what is public."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ DATA = {"common function", "own function", "observation noise"}
 
 
 @pytest.fixture
-def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def seeded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The purposes of the streams that were functions of their names."""
     purposes: set[str] = set()
     begin, begin_secret = rng.SeededStream.__init__, rng.SecretStream.__init__
@@ -46,7 +45,7 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
     monkeypatch.setattr(rng.SeededStream, "__init__", watch)
     monkeypatch.setattr(rng.SecretStream, "__init__", watch_secret)
-    yield purposes
+    return purposes
 
 
 @pytest.mark.parametrize("name", RUNS)
