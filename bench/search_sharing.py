@@ -4,11 +4,15 @@ Each task is searched by Thompson sampling (nobody sends anything), by DP-FTS-DE
 random vectors of the same norm in place of what was released; those that are to show a gain also by
 the oracle (the plain average of all agents' vectors, no noise). The others, where agents have less
 in common or the kernel is not theirs, are to show that little is lost: the lower end of the
-interval above minus .01 of the objective's range, fixed before the runs. The seed decides initial
+interval above minus .01 of the objective's range, fixed before the runs. As the range of areas and
+accuracies 1 was fixed; what they span over the search space (search_ranges.py), which is less, took
+its place after the runs. The seed decides initial
 points, draws and noise; of synthetic tasks the functions, too. Landmine, har-geotec and the writers
 are one data set each: their intervals are over seeds, for these agents. Numbers of seeds were fixed
 before the runs: 40, and 120 for landmine up to t = 10, where the differences are small. Of 200
-agents, random vectors and the oracle end at t = 20.
+agents, random vectors and the oracle end at t = 20; that the others go on to 60 was decided when
+their runs to 20 were known. Runs were made on two kinds of processor, between which last digits
+differ, and with them, after some queries, where a search with the same seed goes.
 
 Compared is the best value so far (of tasks whose optimum is known, the simple regret), mean over
 the agents, one number a seed: intervals are those of the seeds' differences, so agents of one seed
@@ -21,14 +25,15 @@ the work, --only TASK takes the tasks whose names begin so, --without METHOD lea
 """
 
 import argparse
+import json
 import math
 import statistics
 import sys
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "search_sharing.json"
+RANGES = RESULTS.with_name("search_ranges.json")
 # Not those that the defaults were chosen with.
 SEEDS = list(range(1000, 1040))
 # More of them for the first iterations only, whose runs are short.
@@ -169,33 +174,10 @@ def count_planned(task: str, other: str, iteration: int) -> int:
     return len(SEEDS) + (len(EARLY_SEEDS) if is_early else 0)
 
 
-def find_range(setting: list[str]) -> float:
-    """Return an objective's range: 1 of areas and accuracies; of a function, largest less smallest.
-
-    Of synthetic ones the mean over the first ten agents of three seeds.
-    """
-    return _range_of(tuple(word for word in setting if word not in (MANY, LONG)))
-
-
-@lru_cache
-def _range_of(setting: tuple[str, ...]) -> float:
-    import numpy as np
-
-    from fl_app.config import compose_settings
-    from fl_app.objectives.settings import SyntheticSettings
-    from fl_app.objectives.synthetic import Synthetic
-
-    if not setting[0].endswith("=synthetic"):
-        return 1.0
-    settings = compose_settings(["strategy=dp_fts_de", *setting]).objective
-    assert isinstance(settings, SyntheticSettings)
-    axes = np.meshgrid(*[np.linspace(0.0, 1.0, 41)] * settings.dimension)
-    grid = np.stack([axis.ravel() for axis in axes], axis=1)
-    found = []
-    for seed in SEEDS[:3]:
-        objective = Synthetic(settings, seed)
-        found += [float(np.ptp(objective.values(agent, grid))) for agent in range(10)]
-    return statistics.mean(found)
+def find_range(task: str) -> float:
+    """Return the range of a task's objective, as `search_ranges` measured it."""
+    ranges: dict[str, float] = json.loads(RANGES.read_text())["ranges"]
+    return ranges[task]
 
 
 def print_table(results: dict[str, Any]) -> None:
@@ -209,10 +191,25 @@ def print_table(results: dict[str, Any]) -> None:
         rows = [_row(runs, task, other) for other in (ALONE, RANDOM, ORACLE)]
         if any(rows):
             print(_own_row(runs, task), *filter(None, rows), sep="\n")
-        else:
-            lacking.append(task)
+        lacking += _list_lacking(runs, task)
     if lacking:
-        print(f"\nPlanned, and not computed: {'; '.join(lacking)}.")
+        print(
+            f"\nPlanned, and not computed, or of fewer than {FEWEST} seeds: {'; '.join(lacking)}."
+        )
+
+
+def _list_lacking(runs: list[dict[str, Any]], task: str) -> list[str]:
+    """Return what is not shown of a task, or of which comparison, and how many seeds there are."""
+    found = []
+    for other in (ALONE, RANDOM):
+        ends = [t for t in SHOWN if t < 60 or not (other == RANDOM and MANY in TASKS[task])]
+        missing = [t for t in ends if compare(runs, task, other, t) is None]
+        if missing:
+            ours, theirs = (find_values(runs, task, each, missing[-1])[0] for each in (OURS, other))
+            count = len(ours.keys() & theirs.keys())
+            at = "" if missing == ends else f" at t = {missing[-1]}"
+            found.append(f"{task}, less {other}{at} ({count})")
+    return found
 
 
 def _own_row(runs: list[dict[str, Any]], task: str) -> str:
@@ -221,7 +218,8 @@ def _own_row(runs: list[dict[str, Any]], task: str) -> str:
     for t in SHOWN:
         values, found_regret = find_values(runs, task, ALONE, t)
         is_regret |= found_regret
-        cells.append(f"{statistics.mean(values.values()):.4f}" if values else "")
+        is_told = len(values) >= FEWEST
+        cells.append(f"{statistics.mean(values.values()):.4f}" if is_told else "")
     what = "regret" if is_regret else "best value"
     return f"| {task} | *Thompson sampling's own {what}* | {' | '.join(cells)} |  |  |"
 
@@ -234,9 +232,12 @@ def _row(runs: list[dict[str, Any]], task: str, other: str) -> str | None:
     cells = [f"{known[t][0]:+.4f} ± {known[t][1]:.4f}" if t in known else "" for t in SHOWN]
     kept = ""
     if other == ALONE:
-        limit = MARGIN * find_range(TASKS[task])
-        late = {t: mean - half >= -limit for t, (mean, half, _) in known.items() if t >= 20}
-        told = ", ".join(f"{'yes' if held else 'no'} (t = {t})" for t, held in late.items())
+        limit = MARGIN * find_range(task)
+        told = ", ".join(
+            f"{_judge(mean - half >= -limit, count == count_planned(task, other, t))} (t = {t})"
+            for t, (mean, half, count) in known.items()
+            if t >= 20
+        )
         kept = f"{limit:.3f}: {told}"
     # Of the first and of the last iterations, if they differ.
     counts = {}
@@ -244,6 +245,11 @@ def _row(runs: list[dict[str, Any]], task: str, other: str) -> str | None:
         count, planned = known[t][2], count_planned(task, other, t)
         counts[str(count) if count == planned else f"{count} of {planned}"] = True
     return f"| {task} | {other} | {' | '.join(cells)} | {kept} | {', '.join(counts)} |"
+
+
+def _judge(held: bool, is_complete: bool) -> str:
+    """Return the verdict, which waits for all seeds."""
+    return ("yes" if held else "no") if is_complete else "not judged yet"
 
 
 def main() -> None:
