@@ -83,11 +83,15 @@ class ClientEntry(NamedTuple):
 
 
 class OwnBest(NamedTuple):
-    """The best of a client's observations in a search, whose it is, and of how many."""
+    """The best of a client's observations in a search, whose it is, and of how many.
+
+    `num_useless` of them failed, or gave a value outside the objective's range.
+    """
 
     run: str
     client: int
     num_evaluations: int
+    num_useless: int
     best: Observation
 
 
@@ -245,7 +249,10 @@ def list_best(folder: Path) -> list[OwnBest]:
             )
     runs = {run: place for place, run in enumerate(dict.fromkeys(run for run, _ in found))}
     return [
-        OwnBest(*whose, len(seen), max(seen, key=lambda each: each.value))
+        OwnBest(
+            *(*whose, len(seen), sum(bool(each.note) for each in seen)),
+            max(seen, key=lambda each: each.value),
+        )
         for whose, seen in sorted(found.items(), key=lambda item: (runs[item[0][0]], item[0][1]))
     ]
 

@@ -77,6 +77,7 @@ class RunStore:
                         f"{self.folder} holds a run that was stopped: resume={self.folder}, or "
                         "another folder for a new run"
                     )
+                self._refuse_what_would_be_lost()
                 # What an earlier run left must not stand beside the results of this one; nobody
                 # may take half of it for a run that can go on.
                 (self.folder / CONFIG_FILE).unlink(missing_ok=True)
@@ -85,6 +86,29 @@ class RunStore:
                 for name in (CHECKPOINT_FILE, ASKED_FILE, NAME_FILE, CLIENT_LOG, f"{STATE_FILE}*"):
                     _unlink(self.checkpoints, name)
                 self.rewind(0, 0)
+
+    def _refuse_what_would_be_lost(self) -> None:
+        """Raise RunError if a new run would remove the only record of a release, or others' files.
+
+        Of a finished run with seeded randomness nothing is lost: it can be computed again.
+        """
+        names = (CONFIG_FILE, SUMMARY_FILE, PRIVACY_FILE, REPORT_FILE, *_SEARCH_FILES)
+        found = [name for name in names if (self.folder / name).exists()]
+        plots = self.folder.glob(f"{PLOTS_FOLDER}/*.png")
+        found += [str(each.relative_to(self.folder)) for each in plots]
+        if found and not (self.folder / METRICS_FILE).exists():
+            self.close()
+            raise RunError(
+                f"{self.folder} is no run's folder, and holds {found[0]}, which a run would "
+                "replace: choose another folder"
+            )
+        if _is_secret(self.folder / SUMMARY_FILE):
+            self.close()
+            raise RunError(
+                f"{self.folder} holds a finished run with secret randomness, and with it the only "
+                "record of what it has spent of its clients' privacy: choose another folder, or "
+                "remove it yourself"
+            )
 
     def rewind(self, metrics_bytes: int, queries_bytes: int) -> None:
         """Take rows back to those of a checkpoint, and remove what comes after the last round.
@@ -201,6 +225,15 @@ class RunStore:
             yield
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from None
+
+
+def _is_secret(summary: Path) -> bool:
+    """Return whether a finished run's summary says that its randomness was secret."""
+    try:
+        found = json.loads(summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("randomness") == "secret"
 
 
 def _unlink(folder: Path, *patterns: str) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from fl_app.checkpoint import Checkpoint
+from fl_app.device_state import list_best
+from fl_app.engines.client_work import client_at_work
 from fl_app.errors import RunError
 from fl_app.objectives import UserObjectiveSettings
 from fl_app.published import compare_with_published
@@ -99,8 +101,22 @@ class SearchRun(RecordedRun):
                 outcome.server_round,
                 outcome.num_local_failures,
             )
-        if rows and outcome.server_round == 1 and not self._on_devices:
-            self._check_values(rows)
+        if outcome.server_round == 1 and not self._on_devices:
+            if rows:
+                self._check_values(rows)
+            else:
+                self._warn_of_useless_values()
+
+    def _warn_of_useless_values(self) -> None:
+        """Say where clients' own lines go, in a secret simulation, that no value is of use."""
+        clients = list_best(self._store.checkpoints)
+        if clients and all(each.num_useless == each.num_evaluations for each in clients):
+            with client_at_work():
+                _log.warning(
+                    "every evaluation of every client has failed, or was outside %s: whatever this "
+                    "run finds says nothing (see %s)",
+                    *(self._value_range(), self._client_log),
+                )
 
     def _check_values(self, rows: Sequence[dict[str, Any]]) -> None:
         """Raise RunError if no client has a value that tells one point from another."""

@@ -64,11 +64,15 @@ def best_table(rows: Sequence[OwnBest], space: SearchSpace | None = None) -> Ren
         table.add_column(heading, justify="left" if heading == "Run" else "right")
     for name in axes:
         table.add_column(Text(name), justify="left" if space is None else "right")
-    for run, client, count, best in rows:
+    for run, client, count, num_useless, best in rows:
         if space is None:
             point = ["  ".join(f"{each:.6g}" for each in best.point)]
         else:
             values = space.decode(np.array(best.point)).values()
             point = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in values]
-        table.add_row(Text(run), str(client), str(count), f"{best.value:.6g}", *map(Text, point))
+        value = f"{best.value:.6g}"
+        if num_useless == count:
+            # They all count as an end of the range: none is better than another.
+            value, point = MISSING, [MISSING] * len(point)
+        table.add_row(Text(run), str(client), str(count), value, *map(Text, point))
     return Group(table, Text(_UNIT_CUBE)) if space is None else table

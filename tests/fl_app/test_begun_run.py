@@ -92,10 +92,6 @@ def test_in_a_secret_run_the_interrupted_round_s_clients_are_asked_again(
     kept = {each.client: each.entry.participations for each in list_entries(folder)}
     assert charged == {client: count for client, count in kept.items() if count}
     assert sum(charged.values()) == 20
-    # A new run in the folder draws its own.
-    (folder / "asked.json").write_text('{"format_version": 2, "round": 1, "uploads": []}')
-    assert fl_app("run", *words, "num_rounds=1", "hydra.run.dir=run").code == 0
-    assert len(read_asked(folder)[1]) == 4
 
 
 def test_seconds_add_up(fl_app, begun):
@@ -248,6 +244,36 @@ def test_only_the_engine_is_not_part_of_what_a_run_is() -> None:
     )
     for other in ("seed=1", "num_rounds=21", "faults.seed=1", "strategy.learning_rate=0.1"):
         assert digest_settings(base) != digest_settings(compose_settings([other]))
+
+
+def test_a_finished_secret_run_is_not_replaced(fl_app, tmp_path):
+    """The ledger in its folder is all that knows what its clients have released."""
+    words = (*SMALL, "num_rounds=1", "hydra.run.dir=run")
+    assert fl_app("run", *words, "randomness=secret").code == 0
+    kept = read_all(tmp_path / "run")
+    for randomness in ("secret", "seeded"):
+        line = assert_refused(
+            fl_app("run", *words, f"randomness={randomness}"),
+            1,
+            f"{tmp_path / 'run'} holds a finished run with secret randomness",
+        )
+        assert line.endswith("choose another folder, or remove it yourself")
+    assert read_all(tmp_path / "run") == kept
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "report.html", "plots/mine.png"])
+def test_files_that_are_no_run_s_are_not_replaced(fl_app, tmp_path, name):
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    ended = fl_app("run", *SMALL, "hydra.run.dir=mine")
+    line = assert_refused(ended, 1, f"{tmp_path / 'mine'} is no run's folder, and holds {name}")
+    assert line.endswith("choose another folder")
+    assert file.read_text() == "mine"
+    # Other files may lie in the folder.
+    file.rename(tmp_path / "mine" / "notes.txt")
+    assert fl_app("run", *SMALL, "hydra.run.dir=mine").code == 0
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
 
 
 def test_a_full_disk_is_one_line_and_the_run_can_go_on(fl_app, tmp_path, monkeypatch):

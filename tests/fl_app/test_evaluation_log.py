@@ -121,7 +121,10 @@ def test_of_a_secret_run_values_outside_are_in_the_clients_log_only(
     ended = search("percent", SECRET)
     assert ended.code == 0, ended.errors
     own, beside = logs(secret=True)
-    assert own.count(OUTSIDE) == 3
+    useless = f"every evaluation of every client has failed, or was {OUTSIDE}: whatever this run "
+    for text in (own, ended.errors):
+        assert text.count(useless) == 1
+        assert text.count(OUTSIDE) == 4
     for client in range(3):
         line = f"client {client}: evaluation 1 gave a value {OUTSIDE}, which counts as the nearer"
         assert line in own
@@ -136,13 +139,17 @@ def test_a_secret_run_in_which_all_fails_ends_with_a_word(search: Callable[..., 
     assert ended.code == 0, ended.errors
     own, beside = logs(secret=True)
     path = Path("run", "checkpoint", "clients.log").absolute()
-    assert f"! 3 warnings of clients and their work: see {path}\n" in ended.output
-    assert own.count(" WARNING ") == 3
+    assert f"! 4 warnings of clients and their work: see {path}\n" in ended.output
+    assert own.count(" WARNING ") == 4
+    assert "every evaluation of every client has failed" in own
+    assert "every evaluation of every client has failed" in ended.errors
+    assert "every evaluation" not in beside
     assert "warnings" not in beside
     for words in ((SECRET, "fine"), ("differently",)):
         ended = search(words[-1], *words[:-1], f"hydra.run.dir={words[-1]}")
         assert ended.code == 0, ended.errors
         assert "of clients and their work" not in ended.output
+        assert "every evaluation" not in ended.errors
 
 
 def test_a_run_with_no_value_in_the_range_ends(search: Callable[..., Ended]) -> None:

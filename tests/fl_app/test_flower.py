@@ -132,6 +132,7 @@ def test_a_run_that_says_nothing_has_failed(install: Install, tmp_path: Path, co
 def test_the_summary_of_an_earlier_run_is_no_result(install: Install, tmp_path: Path) -> None:
     install("time.sleep(0.5)")
     (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(RunError, match="gave no result"):
         run_simulation(settings(), tmp_path)
     assert not (tmp_path / "summary.json").exists()

@@ -96,6 +96,15 @@ def test_the_best_points_of_a_simulated_search_are_values_of_its_axes(fl_app, tm
     assert [row[3] for row in rows] == [f"{each.best.value:.6g}" for each in best]
 
 
+def test_where_nothing_succeeded_nothing_is_best(fl_app):
+    words = [each.replace(":mixed", ":raises") for each in SEARCH]
+    assert fl_app("run", *words, "hydra.run.dir=run").code == 0
+    shown = fl_app("ledger", "run", "--best").output
+    rows = [line.split() for line in shown.splitlines() if "simulated" in line]
+    assert rows[1] == ["simulated", "1", "5", "–", "–", "–", "–"]
+    assert all("–" not in row for row in (rows[0], rows[2]))
+
+
 def test_a_run_that_trains_has_no_best_points(fl_app, begun):
     assert_refused(fl_app("ledger", "run", "--best"), 2, "ledger: 'run'; allowed: the folder of a")
     (begun / "config.yaml").unlink()
