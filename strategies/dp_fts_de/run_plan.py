@@ -6,7 +6,7 @@ from typing import Any
 
 from strategies.dp_fts_de.parameters import DpFtsDeParameters
 from strategies.dp_fts_de.release_signal import warn_of_noise
-from strategies.dp_fts_de.spending import plan_noise
+from strategies.dp_fts_de.spending import affords_release, plan_noise
 from strategies.mechanisms.eigenfunctions import count_eigenfunctions
 from strategies.mechanisms.parameter_checks import ParameterError
 
@@ -121,7 +121,8 @@ def plan_run(
     AccountingError
         If the target cannot be met.
     ParameterError
-        If a named round is none that can release (`check_release_rounds`).
+        If a named round is none that can release (`check_release_rounds`), or the noise that is
+        named is so little that even one release exceeds the target.
     """
     if not auto_rounds:
         check_release_rounds(parameters, num_rounds)
@@ -130,4 +131,13 @@ def plan_run(
         parameters = replace(parameters, release_rounds=(1,))
     if parameters.noise_multiplier is None and planned_noise is not None:
         return replace(parameters, noise_multiplier=planned_noise)
-    return plan_noise(parameters, num_rounds)
+    planned = plan_noise(parameters, num_rounds)
+    if planned.num_planned(num_rounds) > 0 and not affords_release(planned, 0):
+        once = plan_noise(replace(planned, noise_multiplier=None, release_rounds=(1,)), 2)
+        raise ParameterError(
+            "noise_multiplier",
+            planned.noise_multiplier,
+            f"at least {float(once.noise_multiplier or 0.0):.4g}, so that one release keeps within "
+            f"target_epsilon={planned.target_epsilon:g} at target_delta={planned.target_delta:g}",
+        )
+    return planned

@@ -286,3 +286,20 @@ def test_the_number_of_features_is_chosen_from_public_constants() -> None:
     with pytest.raises(ParameterError) as refused:
         chosen(lengthscale=0.001)
     assert refused.value.key == "lengthscale"
+
+
+@pytest.mark.parametrize("rounds", [(1,), (3,), ()])
+def test_noise_with_which_nothing_could_be_released_is_refused(rounds: tuple[int, ...]) -> None:
+    """It names the least that one release needs: with that, one is affordable."""
+    given = {"noise_multiplier": 0.5, "target_epsilon": 2.0, "release_rounds": rounds}
+    with pytest.raises(
+        ParameterError, match=r"noise_multiplier: 0\.5; allowed: at least (\S+), so"
+    ):
+        plan_run(make_parameters(**given), 5, 9, auto_rounds=False)
+    enough = make_parameters(**{**given, "noise_multiplier": 1.995})
+    assert plan_run(enough, 5, 9, auto_rounds=False).noise_multiplier == 1.995
+    # Without a target anything goes, and where nobody shares nothing is released.
+    free = make_parameters(**{**given, "target_epsilon": None})
+    assert plan_run(free, 5, 9, auto_rounds=False).noise_multiplier == 0.5
+    alone = make_parameters(**given, control="no_sharing")
+    assert plan_run(alone, 5, 9, auto_rounds=False).noise_multiplier == 0.5
