@@ -29,6 +29,7 @@ from fl_app.errors import RunError
 from fl_app.local_task import LocalTask
 from fl_app.one_thread import load_torch, use_one_thread
 from fl_app.registry import METHODS
+from fl_app.run_files import SIMULATED_RUN
 from fl_app.run_log import log_client_to
 from fl_app.run_name import parse_name
 from fl_app.settings import RunSettings
@@ -39,8 +40,6 @@ from strategies.dp_fedpaq.messages import REFUSED_BY_POLICY, STATE_LOST, UNANSWE
 CLIENT_APP = "fl_app.client_app:app"
 SETTINGS_KEY = "settings"
 QUERY_ACTION = "partition"
-# A folder of simulated clients is one run's, whose number on Flower changes when it goes on.
-SIMULATED_RUN = "simulated"
 
 __all__ = ["NUM_PARTITIONS_KEY", "PARTITION_KEY", "STATE_KEY", "app"]
 

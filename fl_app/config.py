@@ -139,7 +139,10 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
         raise ConfigError(RESUME, given, "the folder of a run, or null")
     for word, key in names.items():
         if key not in CODE_KEYS and (word not in kept or groups[word] == RESUME != key):
-            allowed = f"engine.* and hydra.* beside {RESUME}={given}"
+            allowed = (
+                f"engine.* and hydra.* beside {RESUME}={given}, and what names code of your own "
+                f"again ({', '.join(CODE_KEYS)})"
+            )
             raise ConfigError(key, word.partition("=")[2], allowed)
     engine = [word for word in kept if groups[word] == "engine"]
     folder = Path(given).expanduser()

@@ -7,3 +7,5 @@ REPORT_FILE, PLOTS_FOLDER, LOCK_FILE = "report.html", "plots", ".lock"
 BEST_POINT_FILE, SHARED_FUNCTION_FILE = "best_point.json", "shared_function.json"
 QUERIES_FILE = "queries.jsonl"
 CHECKPOINT_FOLDER = "checkpoint"
+# A folder of simulated clients is one run's, whose number on Flower changes when it goes on.
+SIMULATED_RUN = "simulated"

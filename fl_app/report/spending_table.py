@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fl_app.device_policy import default_max_delta
 from fl_app.report.formats import MISSING, format_delta, format_epsilon
+from fl_app.run_files import SIMULATED_RUN
 
 if TYPE_CHECKING:
     from fl_app.device_spending import RunSpending
@@ -30,6 +31,9 @@ _PLANNED = (
 _NO_DELTA = (
     "No limit on the sum of δ is named (max-delta=...): by itself, each run's δ allows that a "
     "record is published with that probability, and more runs may follow."
+)
+_SIMULATED = (
+    "These are the clients of a simulation, each with data of its own: nothing adds up over them."
 )
 _PLACES = {"client": "its own", "server": "the server's, as promised"}
 
@@ -60,16 +64,24 @@ def spending_table(
             *(write_epsilon(each.epsilon), format_delta(each.delta)),
         )
     table.add_section()
-    epsilon = math.fsum(each.epsilon for each in spent)
-    delta = min(1.0, math.fsum(each.delta for each in spent))
-    count = str(sum(each.num_releases for each in spent))
-    table.add_row("all runs", *[""] * 5, count, "", write_epsilon(epsilon), format_delta(delta))
+    is_simulated = bool(spent) and all(each.run == SIMULATED_RUN for each in spent)
+    if not is_simulated:
+        _add_sums(table, spent)
     if (max_epsilon, max_delta) != (None, None):
         limits = (max_epsilon, max_delta)
         shown = [MISSING if each is None else f"{each:g}" for each in limits]
         table.add_row("allowed", *[""] * 7, *shown)
     notes = [_COUNTED, _PLANNED, *([] if max_delta is not None else [_NO_DELTA])]
+    if is_simulated:
+        notes = [_SIMULATED, _COUNTED]
     return Group(table, *(Text(each) for each in notes))
+
+
+def _add_sums(table: Table, spent: Sequence[RunSpending]) -> None:
+    epsilon = math.fsum(each.epsilon for each in spent)
+    delta = min(1.0, math.fsum(each.delta for each in spent))
+    count = str(sum(each.num_releases for each in spent))
+    table.add_row("all runs", *[""] * 5, count, "", write_epsilon(epsilon), format_delta(delta))
 
 
 def write_epsilon(epsilon: float) -> str:

@@ -29,6 +29,9 @@ def test_the_ledger_is_shown(fl_app, begun, tmp_path):
     assert (spent.code, spent.errors) == (0, "")
     rows = [line.split() for line in spent.output.splitlines() if "simulated" in line]
     assert [(row[1], row[-4], row[-2]) for row in rows] == [(str(n), "2", "∞") for n in range(4)]
+    # Clients of a simulation are not one device, whose runs add up.
+    assert "all runs" not in spent.output
+    assert "nothing adds up over them" in " ".join(spent.output.split())
 
 
 def test_an_owner_reads_the_best_points_of_its_own_searches(fl_app, tmp_path):
