@@ -105,8 +105,7 @@ def settings_from(composed: DictConfig) -> RunSettings:
     from fl_app.run_config import build_settings
 
     # How the run is started is not part of what it is.
-    apart = ("hydra", RESUME)
-    return build_settings({str(k): value for k, value in values.items() if k not in apart})
+    return build_settings({str(k): v for k, v in values.items() if k not in ("hydra", RESUME)})
 
 
 def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
@@ -139,10 +138,8 @@ def resumed_settings(overrides: list[str]) -> tuple[Path, RunSettings] | None:
         raise ConfigError(RESUME, given, "the folder of a run, or null")
     for word, key in names.items():
         if key not in CODE_KEYS and (word not in kept or groups[word] == RESUME != key):
-            allowed = (
-                f"engine.* and hydra.* beside {RESUME}={given}, and what names code of your own "
-                f"again ({', '.join(CODE_KEYS)})"
-            )
+            own = f"and {', '.join(CODE_KEYS)}, named again"
+            allowed = f"engine.* and hydra.* beside {RESUME}={given}, {own}"
             raise ConfigError(key, word.partition("=")[2], allowed)
     engine = [word for word in kept if groups[word] == "engine"]
     folder = Path(given).expanduser()
